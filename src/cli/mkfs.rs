@@ -8,6 +8,7 @@ use super::args;
 use super::exit::{FAILED, Failure, PROGRAM, say, warn};
 use super::interrupted;
 use super::progress::Progress;
+use super::unopened;
 use quayfs_pmem::Backend;
 use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals;
@@ -89,15 +90,19 @@ fn mounted_on(directory: &Path) -> Option<PathBuf> {
     entry.is_quayfs().then(|| entry.source.into())
 }
 
-/// Why nothing is made; of a device that is mounted also where.
+/// Why nothing is made; of what is mounted also where.
 fn refused(why: MkfsError) -> Failure {
-    let mounted = match &why {
-        MkfsError::Busy(path) => table::of_device(path).map(|target| (path, target)),
-        _ => None,
+    let MkfsError::Busy(path) = &why else {
+        return Failure::new(FAILED, why);
     };
-    match mounted {
-        Some((device, target)) => {
-            let (device, target) = (quayfs_shown::path(device), quayfs_shown::path(&target));
+    // It may be the region in a volume that is a directory.
+    let volumes = [Some(path.as_path()), path.parent()];
+    if let Some(line) = volumes.into_iter().flatten().find_map(unopened::mounted) {
+        return Failure::new(FAILED, line);
+    }
+    match table::of_device(path) {
+        Some(target) => {
+            let (device, target) = (quayfs_shown::path(path), quayfs_shown::path(&target));
             Failure::new(
                 FAILED,
                 format_args!("{device}: in use: mounted on {target}"),

@@ -25,6 +25,9 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
                     let (shown, how) = (quayfs_shown::argument(path), closing_text(closing));
                     return Failure::new(code, format_args!("{shown} {how}"));
                 }
+                if let Some(line) = mounted(path) {
+                    return Failure::new(code, line);
+                }
                 None
             }
             _ => None,
@@ -60,6 +63,19 @@ pub fn unreached(code: u8, path: &Path, e: &io::Error) -> Failure {
         Err(why) => unopened(code)(why),
         Ok(_) => Failure::new(code, format_args!("{}: {e}", quayfs_shown::argument(path))),
     }
+}
+
+/// What to say of a volume that is in use, if it is so since it is mounted, and where that can be seen.
+pub fn mounted(volume: &Path) -> Option<String> {
+    let volume = volume.canonicalize().ok()?;
+    let entry = table::mount_of(&volume).ok()??;
+    let (shown, target) = (
+        quayfs_shown::argument(&volume),
+        quayfs_shown::argument(&entry.target),
+    );
+    Some(format!(
+        "{shown}: in use: mounted on {target}: `quayfs umount {target}` first"
+    ))
 }
 
 /// What to say of a path that is hardly meant to become a volume: a mount point without its mount, a label.

@@ -15,6 +15,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::Command;
 
+fn run(program: &[&str]) -> Run {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]).capture().unwrap().into()
+}
+
 fn first(run: &Run) -> Value {
     let all: Value = serde_json::from_str(&run.out).unwrap();
     all["volumes"][0].clone()
@@ -121,5 +126,41 @@ fn what_is_mounted_over_a_volume_is_not_asked_in_its_place() {
     assert_eq!(first(&there)["volume"], other.vol().to_str().unwrap());
     quayfs(["umount", mnt]).ok();
     quayfs(["restart", vol]).ok();
+    m.umount();
+}
+
+/// A directory of a volume that is mounted elsewhere, too, does not stand for the volume; nor does a place that is hidden.
+#[test]
+fn a_volume_is_asked_where_all_of_it_is_seen() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::new("rw");
+    let (vol, mnt) = (m.0.vol(), m.mnt());
+    let [vol, mnt] = [&vol, &mnt].map(|path| path.to_str().unwrap());
+    let places = tempfile::tempdir().unwrap();
+    let [part, whole] = ["part", "whole"].map(|name| places.path().join(name));
+    fs::create_dir(m.mnt().join("part")).unwrap();
+    for place in [&part, &whole] {
+        fs::create_dir(place).unwrap();
+    }
+    let [part, whole] = [&part, &whole].map(|place| place.to_str().unwrap());
+    run(&["mount", "--bind", whole, whole]).ok();
+    run(&["mount", "--make-private", whole]).ok();
+    run(&["mount", "--bind", mnt, whole]).ok();
+    run(&["mount", "--bind", &format!("{mnt}/part"), part]).ok();
+    let seen = |at: &str| {
+        let said = quayfs(["status", "--json", vol]);
+        assert_eq!(first(&said)["mountpoint"], at);
+        quayfs(["restart", vol]).ok();
+    };
+    seen(whole);
+    run(&["mount", "-t", "tmpfs", "none", whole]).ok();
+    seen(mnt);
+    let refused = quayfs(["fsck", vol]);
+    assert!(refused.code == 8 && refused.err.contains(&format!("mounted on {mnt}")));
+    for place in [part, whole, whole, whole] {
+        run(&["umount", "-i", place]).ok();
+    }
     m.umount();
 }

@@ -37,7 +37,7 @@ impl Failure {
 /// Prints lines for people on the standard output, without anything that a terminal obeys.
 pub fn say(lines: impl Display) {
     for line in lines.to_string().split('\n') {
-        put(crate::text(line));
+        put(crate::text(&worded(line)));
     }
 }
 
@@ -77,7 +77,21 @@ pub fn one_line(text: &str) -> String {
         .map(str::trim)
         .filter(|l| !l.is_empty())
         .collect();
-    crate::text(&lines.join("; "))
+    crate::text(&worded(&lines.join("; ")))
+}
+
+/// A text without the number of an error of the system behind its words.
+fn worded(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut out = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit());
+        match rest.strip_prefix(')') {
+            Some(rest) if !part.starts_with(')') => out.push_str(rest),
+            _ => out.extend([" (os error ", part]),
+        }
+    }
+    out
 }
 
 /// What `clap` has to say of a wrong command line, in one line that names the command whose help to read.
@@ -106,6 +120,20 @@ mod tests {
             }
         );
         assert_eq!(Failure::with(4)("z").code, 4);
+    }
+
+    #[test]
+    fn errors_of_the_system_have_no_numbers() {
+        let error = std::io::Error::from_raw_os_error(28).to_string();
+        assert!(error.ends_with("(os error 28)"), "{error}");
+        let line = one_line(&format!("a: {error}: b: {error}"));
+        assert_eq!(
+            line,
+            "a: No space left on device: b: No space left on device"
+        );
+        for kept in ["x (os error )", "x (os error 2", "x (os error two)"] {
+            assert_eq!(one_line(kept), kept);
+        }
     }
 
     #[test]
