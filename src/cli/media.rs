@@ -2,7 +2,7 @@
 //! by processes of their own first, for which nothing waits for ever.
 
 use super::status::{self, Below, Logged};
-use super::unserved::sees_the_same;
+use super::unserved::means_the_same;
 use crate::mount::probe::{Question, look};
 use crate::mount::table;
 use quayfs_fs::volume::{Glance, VolumeError, glance, is_device_path, touch};
@@ -108,7 +108,7 @@ pub fn hindrance(volume: &Path) -> Result<Option<String>, Silent> {
 /// # Errors
 /// Those of [`hindrance`].
 pub fn ahead(pid: Option<i32>, volume: &Path) -> Result<Option<String>, Silent> {
-    match pid.and_then(sees_the_same) == Some(true) && names_itself(volume) {
+    match pid.is_some_and(means_the_same) && names_itself(volume) {
         true => hindrance(volume),
         false => Ok(None),
     }
@@ -117,7 +117,7 @@ pub fn ahead(pid: Option<i32>, volume: &Path) -> Result<Option<String>, Silent> 
 /// [`Below::of`] the volume of a daemon; `None` also where that cannot be told in time, or where its name need not mean
 /// the same there.
 pub fn room_below(pid: Option<i32>, volume: &Path) -> Option<Below> {
-    match pid.and_then(sees_the_same) == Some(true) && names_itself(volume) {
+    match pid.is_some_and(means_the_same) && names_itself(volume) {
         true => serde_json::from_str(&look(volume, Question::Room, PATIENCE).ok()??).ok(),
         false => None,
     }

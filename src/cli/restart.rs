@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde_json::Value;
@@ -24,14 +23,18 @@ use super::succession;
 use super::supervisor::{HELLO, NOT_SERVED, REPLACE, REPLACE_WITH, SERVED, STILL_WITH};
 use super::unserved::Unserved;
 use crate::mount::control::{Line, open_program};
-use crate::mount::probe::{PROGRAM_OPTIONS, ask as ask_mount, ask_program, read_within};
-use crate::mount::server::{PATIENCE, wait_for};
+use crate::mount::probe::{
+    PROGRAM_OPTIONS, ask as ask_mount, ask_program, open_as_user, read_within,
+};
+use crate::mount::server::PATIENCE;
 use crate::mount::table::Entry;
 
 mod managed;
 
 /// How long a program may take to say what it can.
 const ASKING: Duration = Duration::from_secs(10);
+/// How long the supervisor may take for its first word: it does little else.
+const FIRST_WORD: Duration = Duration::from_secs(2);
 /// How long its daemon may take to say whether another one could take its place. One that is busy is replaced all the same.
 const HEARING: Duration = Duration::from_secs(1);
 /// How often the mount is asked something meanwhile.
@@ -74,9 +77,14 @@ fn restart(args: &args::Restart) -> Result<(), String> {
     let refused = |why: String| {
         format!("{shown_path} cannot take over {shown}, which goes on as before: {why}")
     };
-    let file = open_program(&path).map_err(|e| refused(e.to_string()))?;
-    // One that another user chose is asked as that user.
-    let can = match args.binary.is_some() || entry.user_id() == Some(geteuid().as_raw()) {
+    // One that another user chose is opened, and asked, as that user.
+    let is_own = args.binary.is_some() || entry.user_id() == Some(geteuid().as_raw());
+    let file = match is_own {
+        true => open_program(&path),
+        false => open_as_user(&entry, &path),
+    };
+    let file = file.map_err(|e| refused(e.to_string()))?;
+    let can = match is_own {
         true => ask(&file, &known.options),
         false => ask_program(&entry, &path, &known.options, ASKING)
             .map_err(|e| format!("it cannot be started: {e}"))
@@ -112,39 +120,39 @@ fn may_be_replaced(entry: &Entry, shown: &str) -> Result<(), String> {
             }
             match status["ends_with_daemon"].as_str() {
                 Some(why) => Err(cannot(shown, why)),
-                None => expect_media(&status, shown),
+                None => expect_successor(entry, &status),
             }
         }
         Ok(Heard::Nothing(_)) | Err(_) => Ok(()),
     }
 }
 
-/// Refuses what would leave a mount without a daemon, since the next one could not open the volume. `status`: what the daemon
-/// says of itself.
+/// Refuses what would leave a mount without a daemon, since nothing would start the next one, or that one could not open the
+/// volume. `status`: what the daemon says of itself.
 ///
 /// # Errors
-/// It could not, or its media do not answer.
-pub fn expect_media(status: &Value, shown: &str) -> Result<(), String> {
+/// It is so, or what would tell does not answer.
+pub fn expect_successor(entry: &Entry, status: &Value) -> Result<(), String> {
+    let shown = quayfs_shown::argument(&entry.target);
+    let refused =
+        |why| format!("no other daemon could go on with {shown}, which goes on as before: {why}");
+    if let Ok(Some(line)) = Line::to(entry) {
+        line.first_word(FIRST_WORD).map_err(refused)?;
+    }
     let pid = status["pid"].as_i64().and_then(|pid| pid.try_into().ok());
     let volume = Path::new(status["volume"].as_str().unwrap_or_default());
-    let why = match media::ahead(pid, volume) {
-        Ok(None) => return Ok(()),
-        Ok(Some(why)) => why,
-        Err(media::Silent) => media::silence(media::PATIENCE),
-    };
-    Err(format!(
-        "no other daemon could go on with {shown}, which goes on as before: {why}"
-    ))
+    match media::ahead(pid, volume) {
+        Ok(None) => Ok(()),
+        Ok(Some(why)) => Err(refused(why)),
+        Err(media::Silent) => Err(refused(media::silence(media::PATIENCE))),
+    }
 }
 
 /// The version of the daemon of a mount, by the word of its supervisor; `None` if it has none that says so within
 /// `patience`.
 pub fn version_of(entry: &Entry, patience: Duration) -> Option<String> {
     let line = Line::to(entry).ok()??;
-    if !wait_for(line.as_fd(), PollFlags::IN, patience).ok()? {
-        return None;
-    }
-    let hello = line.receive().ok()??;
+    let hello = line.first_word(patience).ok()?;
     Some(known(&hello.text)?.version)
 }
 
@@ -167,8 +175,8 @@ fn supervisor_of(entry: &Entry, shown: &str) -> Result<Option<(Line, Known)>, St
         }
         Err(e) => return Err(format!("{shown}: the supervisor cannot be reached: {e}")),
     };
-    let hello = line.receive().map_err(|e| e.to_string())?;
-    let hello = hello.ok_or_else(|| format!("{shown}: the supervisor does not listen"))?;
+    let hello = line.first_word(FIRST_WORD);
+    let hello = hello.map_err(|why| format!("{shown} goes on as before: {why}"))?;
     let known = known(&hello.text).ok_or("the supervisor is of another version")?;
     Ok(Some((line, known)))
 }
@@ -199,7 +207,7 @@ pub fn replace_with(
     if !job.still
         && let Ok(status) = managed::status(entry)
     {
-        expect_media(&status, &shown)?;
+        expect_successor(entry, &status)?;
     }
     let (line, _) = supervisor_of(entry, &shown)?.ok_or_else(|| {
         let status = managed::status(entry).unwrap_or_default();

@@ -19,6 +19,7 @@ use crate::mount::table::Entry;
 use clap::Parser;
 use procfs::process::Process;
 use procfs::{Current, Uptime};
+use rustix::process::geteuid;
 
 /// How long a supervisor may take to say what it knows; it does little else.
 const FIRST_WORD: Duration = Duration::from_millis(500);
@@ -99,6 +100,15 @@ pub fn sees_the_same(pid: i32) -> Option<bool> {
     let (theirs, own) = (Process::new(pid).ok()?, Process::myself().ok()?);
     let found = namespace(&theirs)?;
     Some(Some(found) == namespace(&own) && root(&theirs)? == root(&own)?)
+}
+
+/// [`sees_the_same`], which users other than root cannot tell of their daemons either: those are taken to be here.
+pub fn means_the_same(pid: i32) -> bool {
+    let is_own = || {
+        let status = Process::new(pid).and_then(|process| process.status());
+        status.is_ok_and(|status| status.ruid == geteuid().as_raw())
+    };
+    sees_the_same(pid).unwrap_or_else(is_own)
 }
 
 /// The volume that a daemon of this mount namespace was started for, by its arguments. Users other than root cannot see the

@@ -21,7 +21,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, geteuid, getpid, pidfd_open};
 
-use super::server::{names, wait_for};
+use super::server::{is_stopped, names, wait_for};
 use super::superblock;
 use super::table::Entry;
 
@@ -119,6 +119,31 @@ impl Line {
     pub fn process(&self) -> Option<OwnedFd> {
         let listener = socket_peercred(&self.0).ok()?;
         pidfd_open(listener.pid, PidfdFlags::empty()).ok()
+    }
+
+    /// [`Line::receive`], waiting no longer than `patience`.
+    ///
+    /// # Errors
+    /// What to say of a process that has sent nothing by then, or is of no use otherwise.
+    pub fn first_word(&self, patience: Duration) -> Result<Message, String> {
+        match wait_for(self.as_fd(), PollFlags::IN, patience) {
+            Ok(true) => {}
+            Ok(false) => return Err(self.silence()),
+            Err(e) => return Err(e.to_string()),
+        }
+        let message = self.receive().map_err(|e| e.to_string())?;
+        message.ok_or_else(|| "the supervisor does not listen".into())
+    }
+
+    /// What to say of a process that does not answer.
+    fn silence(&self) -> String {
+        let pid = socket_peercred(&self.0).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+        match is_stopped(pid) {
+            true => format!(
+                "its supervisor (process {pid}) is stopped (SIGSTOP or a debugger): `kill -CONT {pid}` lets it go on"
+            ),
+            false => format!("its supervisor (process {pid}) does not answer"),
+        }
     }
 
     /// Sends something. A process that does not listen any more hears nothing.

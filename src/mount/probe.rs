@@ -4,6 +4,7 @@
 //! A thread that waits for a request that such a one has in hand cannot be killed, and the process that it belongs to cannot
 //! end. So another process waits, and nothing waits for that.
 
+use super::control::open_program;
 use super::gone;
 use super::server::{Server, wait_for};
 use super::table::Entry;
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid, setsid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -130,6 +131,11 @@ pub type User = (u32, u32);
 pub fn become_user(user: Option<User>) -> Result<(), Errno> {
     // Fails only where there is no terminal already.
     let _ = setsid();
+    set_user(user)
+}
+
+/// From here on this thread has the rights of this user.
+fn set_user(user: Option<User>) -> Result<(), Errno> {
     let Some((uid, gid)) = user else {
         return Ok(());
     };
@@ -137,6 +143,24 @@ pub fn become_user(user: Option<User>) -> Result<(), Errno> {
     set_thread_groups(&[])?;
     set_thread_res_gid(gid, gid, gid)?;
     set_thread_res_uid(uid, uid, uid)
+}
+
+/// Opens a program that a user has chosen, as that user: what only this process may reach is not opened for it.
+///
+/// # Errors
+/// That user may not reach it; it does not exist; it is no file.
+pub fn open_as_user(entry: &Entry, program: &Path) -> std::io::Result<OwnedFd> {
+    let user = entry.group_id().map(|gid| (asks(entry), gid));
+    let user = user.filter(|(uid, _)| *uid != geteuid().as_raw());
+    // The kernel keeps users of threads, and this one ends.
+    let opened = std::thread::scope(|scope| {
+        let open = || {
+            set_user(user)?;
+            open_program(program)
+        };
+        scope.spawn(open).join()
+    });
+    opened.unwrap_or_else(|_| Err(Errno::IO.into()))
 }
 
 /// The user that asks a mount: without `allow_other` not even root may, but root may become a user that may.
@@ -261,7 +285,10 @@ pub fn failed(e: Errno) -> String {
     format!("errno {}", e.raw_os_error())
 }
 
-/// Everything that comes until the end; `None` if that takes longer.
+/// More than any process says that answers a question.
+const ANSWER_MAX: usize = 128 << 10;
+
+/// Everything that comes until the end; `None` if that takes longer, or is more than an answer.
 pub fn read_within(mut pipe: ChildStdout, patience: Duration) -> Option<String> {
     let until = Instant::now() + patience;
     let mut text = Vec::new();
@@ -273,7 +300,8 @@ pub fn read_within(mut pipe: ChildStdout, patience: Duration) -> Option<String> 
         }
         match pipe.read(&mut piece) {
             Ok(0) => return String::from_utf8(text).ok(),
-            Ok(n) => text.extend_from_slice(&piece[..n]),
+            Ok(n) if text.len() + n <= ANSWER_MAX => text.extend_from_slice(&piece[..n]),
+            Ok(_) => return None,
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(_) => return None,
         }

@@ -236,9 +236,7 @@ impl Server {
 
     /// Whether a signal or a debugger has stopped it.
     pub fn is_stopped(&self) -> bool {
-        let process = self.pid().and_then(|pid| Process::new(pid).ok());
-        let stat = process.and_then(|p| p.stat().ok());
-        stat.is_some_and(|s| matches!(s.state, 'T' | 't'))
+        self.pid().is_some_and(is_stopped)
     }
 
     /// Waits for its end, no longer than `patience`; whether it has ended.
@@ -267,6 +265,12 @@ impl Server {
 /// Those of poll(2).
 pub fn process_ends_within(process: BorrowedFd<'_>, patience: Duration) -> Result<bool, Errno> {
     wait_for(process, PollFlags::IN, patience)
+}
+
+/// Whether a signal or a debugger has stopped a process.
+pub fn is_stopped(pid: i32) -> bool {
+    let stat = Process::new(pid).and_then(|process| process.stat());
+    stat.is_ok_and(|s| matches!(s.state, 'T' | 't'))
 }
 
 /// Waits for an event of a descriptor, or its end, no longer than `patience`; whether there was one.

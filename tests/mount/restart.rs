@@ -6,6 +6,7 @@ mod hindered;
 mod managed;
 mod orphaned;
 mod planned;
+mod users;
 
 use crate::processes::{children, daemon, expect_dead, parent, runs};
 use crate::program;

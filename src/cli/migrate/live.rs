@@ -22,7 +22,7 @@ use super::failed;
 use crate::cli::asking;
 use crate::cli::daemon::{FINISH, WATCH};
 use crate::cli::exit::{FAILED, Failure};
-use crate::cli::restart::{Job, expect_media, replace_with};
+use crate::cli::restart::{Job, expect_successor, replace_with};
 use crate::mount::server::PATIENCE;
 use crate::mount::table::{self, Entry};
 
@@ -52,8 +52,7 @@ pub(super) fn run(
     let status = asking::status(entry, PATIENCE, FAILED)?;
     let volume = movable(entry, &status)?;
     // Before the media are looked at here: they may not answer.
-    let shown = quayfs_shown::argument(&entry.target);
-    expect_media(&status, &shown).map_err(Failure::with(FAILED))?;
+    expect_successor(entry, &status).map_err(Failure::with(FAILED))?;
     let place = in_parts(&volume).map_err(failed)?;
     refuse_inside(entry, new)?;
     let config = config_of(&volume).map_err(|e| failed(e.into()))?;

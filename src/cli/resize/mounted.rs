@@ -23,7 +23,7 @@ use crate::cli::args;
 use crate::cli::asking::{Heard, hear, irreplaceable, status};
 use crate::cli::exit::{FAILED, Failure, say};
 use crate::cli::progress::Progress;
-use crate::cli::restart::{cannot, expect_media};
+use crate::cli::restart::{cannot, expect_successor};
 use crate::cli::unserved::Unserved;
 use crate::mount::server::{PATIENCE, PROGRESS, Server};
 use crate::mount::table::Entry;
@@ -114,7 +114,7 @@ fn possible(entry: &Entry, before: &Value) -> Result<(), String> {
             false => format!("{shown} is read-only ({why}): {otherwise}"),
         });
     }
-    expect_media(before, &shown)
+    expect_successor(entry, before)
 }
 
 /// The media of the volume, as far as this process can look at them. They are opened by the daemon: it is enough to say

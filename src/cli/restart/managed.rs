@@ -1,14 +1,15 @@
 //! The same where a service manager starts the daemons: it has no door, but the daemon does as a signal says.
 
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use procfs::process::Process;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
-use super::{args, cannot, expect_media};
+use super::{args, cannot, expect_successor};
 use crate::cli::exit::say;
 use crate::mount::probe::ask;
 use crate::mount::server::PATIENCE;
@@ -27,7 +28,7 @@ pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String>
         Errno::TIMEDOUT => format!("{shown}: its daemon does not answer"),
         _ => format!("{shown} is {}, not QuayFS", entry.fstype),
     })?;
-    let pid = daemon(entry, &before)?;
+    let (pid, handle) = daemon(entry, &before)?;
     let shown_pid = pid.as_raw_nonzero();
     // The same process would not leave.
     let stays = |now: &Value| {
@@ -38,14 +39,14 @@ pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String>
     if let Some(why) = stays(&before) {
         return Err(why);
     }
-    expect_media(&before, &shown)?;
+    expect_successor(entry, &before)?;
     if args.binary.is_some() {
         return Err(format!(
             "{shown}: what starts its daemons is no supervisor, and starts the program that it was told to"
         ));
     }
     let asked = Instant::now();
-    kill_process(pid, Signal::USR2).map_err(|e| match e {
+    pidfd_send_signal(&handle, Signal::USR2).map_err(|e| match e {
         Errno::PERM => {
             format!("permission denied: only root, and the user who mounted {shown}, may do that")
         }
@@ -77,15 +78,17 @@ pub(super) fn status(entry: &Entry) -> Result<Value, Errno> {
     serde_json::from_str(&ask(entry, PATIENCE)?).map_err(|_| Errno::BADMSG)
 }
 
-/// The daemon, if it can be replaced.
-fn daemon(entry: &Entry, status: &Value) -> Result<Pid, String> {
+/// The daemon, if it can be replaced: its number, and what stays this process.
+fn daemon(entry: &Entry, status: &Value) -> Result<(Pid, OwnedFd), String> {
     let shown = quayfs_shown::argument(&entry.target);
     let pid = status["pid"]
         .as_i64()
         .and_then(|pid| i32::try_from(pid).ok());
     let pid = pid.and_then(Pid::from_raw);
+    // Before it is looked at: its number may be another one's later.
+    let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let process = pid.and_then(|pid| Process::new(pid.as_raw_nonzero().get()).ok());
-    let (Some(pid), Some(process)) = (pid, process) else {
+    let (Some(pid), Some(handle), Some(process)) = (pid, handle, process) else {
         return Err(format!("{shown}: its daemon cannot be seen from here"));
     };
     let facts = process.status().ok();
@@ -110,6 +113,6 @@ fn daemon(entry: &Entry, status: &Value) -> Result<Pid, String> {
             "{shown} is mounted with `norestart`, or nothing would start another daemon: it cannot be replaced while it \
              is mounted"
         )),
-        _ => Ok(pid),
+        _ => Ok((pid, handle)),
     }
 }

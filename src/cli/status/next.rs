@@ -6,6 +6,13 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+/// How that begins.
+const DENIED: &str = "permission denied";
+
 /// Why it could not open it, as far as the names and owners of the media tell, and what has hit their beginning.
 ///
 /// It may wait for ever, and is for a process that can be left waiting: [`crate::cli::media::hindrance`].
@@ -15,16 +22,40 @@ pub fn hindrance(volume: &Path) -> Option<String> {
             let shown = quayfs_shown::path(volume);
             let open = openness(volume, &meta).map(|why| format!("{shown}: {why}"));
             open.or_else(|| refusal(volume).map(|why| why.to_string()))
+                .or_else(|| unreadable(volume))
         }
         Ok(_) => match locate(volume) {
-            Ok(_) => in_the_way(volume),
-            Err(why) => absence(&why),
+            Ok(place) => in_the_way(volume).or_else(|| {
+                [place.pmem, place.data]
+                    .iter()
+                    .find_map(|part| unreadable(part))
+            }),
+            Err(why) => absence(&why).or_else(|| forbidden(&why)),
         },
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             absence(&VolumeError::Missing(volume.into()))
         }
-        Err(_) => None,
+        Err(_) => forbidden(&locate(volume).err()?),
     }
+}
+
+/// That this user may not read a medium any more: the daemons of its mounts are its own.
+fn unreadable(medium: &Path) -> Option<String> {
+    match access(medium, Access::READ_OK) {
+        Err(Errno::ACCESS) => {
+            let shown = quayfs_shown::argument(medium);
+            Some(format!(
+                "{shown}: permission denied: `chmod 600 {shown}`, if it is yours"
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// That this user does not get to the volume any more. Root gets everywhere, or is not told by this.
+fn forbidden(why: &VolumeError) -> Option<String> {
+    let is_it = matches!(why, VolumeError::Unreachable { why, .. } if why.starts_with(DENIED));
+    (is_it && !geteuid().is_root()).then(|| why.to_string())
 }
 
 /// What to say of a volume that was there and cannot be found; `None` if this user cannot tell.

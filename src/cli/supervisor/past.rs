@@ -16,7 +16,7 @@ pub(super) const ENOUGH: usize = 5;
 /// if they die within this time, or before they serve.
 const WITHIN: Duration = Duration::from_secs(10);
 /// So long daemons may fail for reasons that may pass.
-const HINDERED_MAX: Duration = Duration::from_secs(120);
+pub(super) const HINDERED_MAX: Duration = Duration::from_secs(120);
 /// Signals that a daemon is ended by because of a fault of its own.
 const FAULTS: [i32; 5] = [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV];
 
@@ -128,6 +128,7 @@ impl Supervisor {
         match end.status.code() {
             Some(0) => return Verdict::Over,
             Some(code) if code == i32::from(NOT_NOW) && self.mounted => {
+                self.tell_of_no_return();
                 return self.past.was_hindered(now);
             }
             Some(code) => return Verdict::Failed(u8::try_from(code).unwrap_or(MOUNT_FAILED)),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 
+use super::past::HINDERED_MAX;
 use super::program::Program;
 use super::{End, Life, OWN, Supervisor, moved};
 use crate::cli::handover;
@@ -313,6 +314,21 @@ impl Supervisor {
             Some(line) => line.clone(),
             None => format!("it ended before it served ({})", end.status),
         })
+    }
+
+    /// A daemon of the old program could not go on either. It is tried again, for which no process waits.
+    pub(super) fn tell_of_no_return(&mut self) {
+        let Some(replacing) = &self.replacing else {
+            return;
+        };
+        if let State::Back { why, started: true } = &replacing.state {
+            let why = format!(
+                "{why}; nor can one of the old program go on, which is tried again for {} s, and programs wait: the log \
+                 says more",
+                HINDERED_MAX.as_secs()
+            );
+            self.give_up_replacing(&why);
+        }
     }
 
     /// There is nothing to replace any more.

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::thread;
 
 /// What `quayfs restart` has to say.
-fn replace(m: &Mounted, words: &[&str]) -> program::Run {
+pub(super) fn replace(m: &Mounted, words: &[&str]) -> program::Run {
     let mnt = m.mnt();
     let words = words.iter().map(std::ffi::OsStr::new);
     quayfs(
@@ -23,14 +23,14 @@ fn program_of(pid: i32) -> PathBuf {
 }
 
 /// A copy of the program, as the next version of a package would be.
-fn copy(m: &Scene, name: &str) -> PathBuf {
+pub(super) fn copy(m: &Scene, name: &str) -> PathBuf {
     let path = m.dir().join(name);
     copy_program(&path);
     path.canonicalize().unwrap()
 }
 
 /// A program of the body of its `main`.
-fn compiled(scene: &Scene, name: &str, body: &str) -> PathBuf {
+pub(super) fn compiled(scene: &Scene, name: &str, body: &str) -> PathBuf {
     let headers = ["signal", "stdio", "string", "sys/socket", "unistd"];
     let headers: String = headers
         .map(|name| format!("#include <{name}.h>\n"))
@@ -379,35 +379,26 @@ fn a_daemon_without_a_possible_successor_stays() {
     m.umount();
 }
 
+/// Then the mount waits for a daemon of the old program, and the command does not.
 #[test]
-fn root_runs_no_program_that_another_user_chose() {
-    const USER: u32 = 65534;
-    if !can_be_root() {
+fn a_program_that_leaves_nothing_to_go_back_to_is_told_of_at_once() {
+    if !can_mount() {
         return;
     }
-    let m = Mounted(Scene::in_memory());
-    let program = copy(&m.0, "quayfs");
-    let (vol, mnt) = (m.0.vol(), m.0.mnt());
-    let parts = [vol.join("pmem"), vol.join("data")];
-    for path in [m.0.dir(), &vol, &mnt, &parts[0], &parts[1], &program] {
-        std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
-    }
-    let mut mount = Command::new("setpriv");
-    mount.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-    mount.args(["--inh-caps=+sys_admin", "--ambient-caps=+sys_admin"]);
-    mount.arg(&program).arg("mount").args([&vol, &mnt]);
-    assert!(mount.finish().unwrap().success());
-    let marker = m.0.dir().join("marker");
-    let body = format!(
-        "FILE *f = fopen(\"{}\", \"a\"); fprintf(f, \"%d\\n\", getuid()); return 1;",
-        marker.display()
+    let m = Mounted::on(Scene::in_memory(), "restart");
+    fs::write(m.mnt().join("file"), "not on any disk yet").unwrap();
+    let (vol, away) = (m.0.vol(), m.0.dir().join("away"));
+    let takes = format!(
+        "rename(\"{}\", \"{}\"); return 1;",
+        vol.display(),
+        away.display()
     );
-    fs::rename(compiled(&m.0, "other", &body), &program).unwrap();
-    let run = replace(&m, &[]);
-    assert_eq!(run.code, 1, "{run:?}");
-    let users = fs::read_to_string(&marker).unwrap();
-    assert!(users.lines().all(|user| user == "65534"), "{users}");
-    as_user(USER, || fs::read_dir(&mnt).map(drop)).unwrap();
+    let thief = impostor(&m.0, "thief", &takes);
+    let run = replace(&m, &["--binary", thief.to_str().unwrap()]);
+    run.fails(1, "nor can one of the old program go on");
+    fs::rename(&away, &vol).unwrap();
+    let content = fs::read_to_string(m.mnt().join("file")).unwrap();
+    assert_eq!(content, "not on any disk yet");
     m.umount();
 }
 

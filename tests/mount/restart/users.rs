@@ -1,0 +1,125 @@
+//! Mounts of ordinary users: what root does for them, and what it does not.
+
+use super::planned::{compiled, copy, replace};
+use super::*;
+use crate::program::{Run, as_user, can_be_root, copy_program};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+const USER: u32 = 65534;
+
+/// A mount of a user, by a program that belongs to that user.
+fn mounted() -> (Mounted, PathBuf) {
+    let m = Mounted(Scene::in_memory());
+    let program = copy(&m.0, "quayfs");
+    let (vol, mnt) = (m.0.vol(), m.0.mnt());
+    let parts = [vol.join("pmem"), vol.join("data")];
+    for path in [m.0.dir(), &vol, &mnt, &parts[0], &parts[1], &program] {
+        std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    let mut mount = as_their_user(&program);
+    mount.arg("mount").args([&vol, &mnt]);
+    assert!(mount.finish().unwrap().success());
+    (m, program)
+}
+
+/// The program, run by the user, who may mount.
+fn as_their_user(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.args(["--inh-caps=+sys_admin", "--ambient-caps=+sys_admin"]);
+    command.arg(program);
+    command
+}
+
+#[test]
+fn root_runs_no_program_that_another_user_chose() {
+    if !can_be_root() {
+        return;
+    }
+    let (m, program) = mounted();
+    let marker = m.0.dir().join("marker");
+    let body = format!(
+        "FILE *f = fopen(\"{}\", \"a\"); fprintf(f, \"%d\\n\", getuid()); return 1;",
+        marker.display()
+    );
+    fs::rename(compiled(&m.0, "other", &body), &program).unwrap();
+    let run = replace(&m, &[]);
+    assert_eq!(run.code, 1, "{run:?}");
+    let users = fs::read_to_string(&marker).unwrap();
+    assert!(users.lines().all(|user| user == "65534"), "{users}");
+    // Nor does it listen to all that one says.
+    let endless = compiled(&m.0, "endless", "for (;;) puts(\"served\");");
+    fs::rename(endless, &program).unwrap();
+    replace(&m, &[]).fails(1, "it does not say what it can");
+    as_user(USER, || fs::read_dir(m.mnt()).map(drop)).unwrap();
+    m.umount();
+}
+
+/// A descriptor of a program is a descriptor of whatever has its name.
+#[test]
+fn root_opens_nothing_that_the_user_may_not_reach() {
+    if !can_be_root() {
+        return;
+    }
+    let (m, program) = mounted();
+    let closed = tempfile::tempdir().unwrap();
+    fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let hidden = closed.path().join("quayfs");
+    copy_program(&hidden);
+    fs::remove_file(&program).unwrap();
+    symlink(&hidden, &program).unwrap();
+    replace(&m, &[]).fails(1, "Permission denied");
+    fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    replace(&m, &[]).ok();
+    m.umount();
+}
+
+/// As with root: a mount is not left by the daemon that it has.
+#[test]
+fn a_user_loses_no_mount_to_a_restart() {
+    if !can_be_root() {
+        return;
+    }
+    let (m, program) = mounted();
+    let old = daemon(&m);
+    let (vol, away) = (m.0.vol(), m.0.dir().join("away"));
+    let says = |command: &str| -> Run {
+        let mut asked = as_their_user(&program);
+        asked.arg(command).arg(m.mnt()).capture().unwrap().into()
+    };
+    let stays = |about: &str| {
+        let status = says("status");
+        assert!(status.code == 1 && status.out.contains(about), "{status:?}");
+        says("restart").fails(1, about);
+        assert_eq!(daemon(&m), old);
+    };
+    fs::rename(&vol, &away).unwrap();
+    stays("there is nothing at");
+    fs::rename(&away, &vol).unwrap();
+    for closed in [vol.clone(), vol.join("pmem")] {
+        let mode = |mode| fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).unwrap();
+        mode(0);
+        stays("permission denied");
+        mode(0o700);
+    }
+    says("restart").ok();
+    m.umount();
+}
+
+#[test]
+fn a_supervisor_that_is_stopped_is_not_waited_for() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "restart");
+    let old = daemon(&m);
+    let supervisor = parent(old);
+    kill(supervisor, "STOP");
+    let mnt = m.mnt();
+    let about = format!("`kill -CONT {supervisor}`");
+    replace(&m, &[]).fails(1, &about);
+    quayfs(["resize", mnt.to_str().unwrap(), "--data", "96M"]).fails(1, &about);
+    kill(supervisor, "CONT");
+    replace(&m, &[]).ok();
+    m.umount();
+}
