@@ -4,6 +4,7 @@ use quayfs_fsck::dump::{Structure, Window, dump, open, text};
 
 use super::args::{self, Kind};
 use super::exit::{FAILED, Failure, USAGE, say, say_json};
+use super::media;
 use super::unopened::{unopened, unreached};
 use crate::mount::table;
 
@@ -14,6 +15,7 @@ pub fn run(args: &args::Dump) -> Result<(), Failure> {
         first: args.first,
         lines: usize::try_from(args.lines).unwrap_or(usize::MAX),
     };
+    media::expect_answers(&args.volume).map_err(Failure::with(FAILED))?;
     let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
     let volume = open(&path).map_err(unopened(FAILED))?;
     if let Structure::Inode(ino) | Structure::Directory(ino) = what

@@ -7,10 +7,11 @@ use quayfs_fsck::{FsckOptions, FsckReport};
 
 use super::args;
 use super::exit::{
-    FSCK_CANCELLED, FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json,
+    FSCK_CANCELLED, FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json, warn,
 };
 use super::interrupted;
 use super::log;
+use super::media;
 use super::progress::Progress;
 use super::status::{Blocks, Checked, Damage, Logged, RepairBegins, RepairFailed, Repaired};
 use super::unopened::unopened;
@@ -25,6 +26,9 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     let options = FsckOptions {
         check_data: args.data,
     };
+    if let Err(line) = media::expect_answers(&args.volume) {
+        warn(format_args!("{line}, and is waited for"));
+    }
     if args.repair {
         return mend(args, &options);
     }

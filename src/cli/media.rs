@@ -1,12 +1,15 @@
 //! The media of a volume, which may lie on what does not answer: a disk, a server, another file system. They are looked at
 //! by processes of their own first, for which nothing waits for ever.
 
+use super::exit::warn;
 use super::status::{self, Below, Logged};
 use super::unserved::means_the_same;
 use crate::mount::probe::{Question, look};
 use crate::mount::table;
 use quayfs_fs::volume::{Glance, VolumeError, glance, is_device_path, touch};
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 /// How long they may take where something else is told of the volume too.
@@ -66,6 +69,35 @@ fn expect(path: &Path, question: Question) -> Result<(), String> {
         }
         // Where no process can be started, nothing is known against it.
         Ok(Some(_)) | Err(_) => Ok(()),
+    }
+}
+
+/// Says so, once, where something goes on waiting for what a volume lies on.
+#[derive(Debug)]
+pub struct Watch {
+    /// Whose end is the end of waiting.
+    _over: Option<Sender<()>>,
+}
+
+impl Watch {
+    /// From now on, as long as this lives.
+    pub fn of(path: &Path) -> Self {
+        let line = format!(
+            "{}: {}, and is waited for",
+            quayfs_shown::argument(path),
+            silence(LONG)
+        );
+        let (sender, over) = channel();
+        let wait = move || {
+            if over.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
+                warn(line);
+            }
+        };
+        // Without a thread it is waited for all the same.
+        let begun = thread::Builder::new().name("watch".into()).spawn(wait);
+        Self {
+            _over: begun.is_ok().then_some(sender),
+        }
     }
 }
 

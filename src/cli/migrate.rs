@@ -13,6 +13,7 @@ use super::args;
 use super::asking;
 use super::exit::{FAILED, Failure, say, warn};
 use super::interrupted;
+use super::media;
 use super::progress::Progress;
 use super::unopened::unopened;
 
@@ -27,6 +28,9 @@ pub fn run(args: &args::Migrate) -> Result<(), Failure> {
         "`quayfs info {volume}` says where its {part} has been left; if that is not {left}, what is there is a copy that is of no use, \
          and --force overwrites it"
     );
+    if mounted.is_none() {
+        media::expect_answers(&path).map_err(Failure::with(FAILED))?;
+    }
     interrupted::says(FAILED, line)?;
     let meter = Arc::default();
     let shown = Progress::of(&meter, args.quiet);

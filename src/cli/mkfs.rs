@@ -7,6 +7,7 @@ use quayfs_options::format_size;
 use super::args;
 use super::exit::{FAILED, Failure, PROGRAM, say, warn};
 use super::interrupted;
+use super::media;
 use super::progress::Progress;
 use super::unopened;
 use quayfs_pmem::Backend;
@@ -41,6 +42,7 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
         owner: args.owner,
         mode: args.mode,
     };
+    let watch = media::Watch::of(&args.volume);
     if let Some(volume) = mounted_on(&args.volume) {
         let (shown, volume) = (
             quayfs_shown::path(&args.volume),
@@ -60,6 +62,7 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
         ));
     }
     let undo = Arc::new(Undo::default());
+    drop(watch);
     undo_on_signal(&undo).map_err(Failure::with(FAILED))?;
     // In another thread: a signal goes to the first one, and is not seen while that waits for a disk.
     let meter = Arc::default();

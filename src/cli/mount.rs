@@ -15,6 +15,7 @@ use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE, say, warn};
 use super::handover;
 use super::helper::{Call, SUPERVISOR};
 use super::log::{self, Destination};
+use super::media;
 use super::supervisor;
 use super::unopened::{unopened, unreached};
 use crate::mount::probe;
@@ -116,7 +117,9 @@ fn above_stored(
     words: &[&str],
     asked: MountOptions,
 ) -> Result<MountOptions, Failure> {
+    let watch = media::Watch::of(volume);
     let kept = config_of(volume).map_or_else(|_| String::new(), |config| config.options());
+    drop(watch);
     if kept.is_empty() {
         return Ok(asked);
     }

@@ -8,6 +8,7 @@ use super::args;
 use super::asking;
 use super::at_rest;
 use super::exit::{FAILED, Failure, USAGE, say, say_json, warn};
+use super::media;
 use super::units::span;
 use super::unopened::unopened;
 use crate::mount;
@@ -87,6 +88,7 @@ impl Keeper {
             asking::expect_answers(&entry, FAILED)?;
             return Ok(Self::Daemon(entry.target));
         }
+        media::expect_answers(&path).map_err(Failure::with(FAILED))?;
         let access = match change {
             true => Access::ReadWrite,
             false => Access::ReadOnly,

@@ -16,6 +16,7 @@ use super::args;
 use super::asking;
 use super::exit::{FAILED, Failure, say, warn};
 use super::interrupted;
+use super::media;
 use super::progress::Progress;
 use super::status::Below;
 use super::unopened::unopened;
@@ -39,6 +40,7 @@ pub fn run(args: &args::Resize) -> Result<(), Failure> {
         interrupted::says(FAILED, line)?;
         return mounted::resize(&entry, args);
     }
+    media::expect_answers(&path).map_err(Failure::with(FAILED))?;
     // Beyond the limit of file sizes is an error like others.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(Failure::with(FAILED))?;
     let config = config_of(&path).map_err(unopened(FAILED))?;

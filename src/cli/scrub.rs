@@ -12,6 +12,7 @@ use super::at_rest;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
 use super::interrupted;
 use super::log;
+use super::media;
 use super::progress::Progress;
 use super::unopened::unopened;
 use crate::mount;
@@ -65,6 +66,7 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
     let failed = |why: String| Failure::new(FAILED, why);
     let (path, entry) = asking::find(target, FAILED)?;
     let Some(entry) = entry else {
+        media::expect_answers(&path).map_err(failed)?;
         return Ok(Worker::Here(begin_here(&path, options)?));
     };
     asking::expect_answers(&entry, FAILED)?;

@@ -5,18 +5,19 @@
 
 use crate::program;
 
-use program::{Mounted, Run, Scene, Start as _, can_be_root, eventually, quayfs};
+use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, eventually, quayfs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
 use std::ffi::CString;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, spawn};
@@ -252,6 +253,7 @@ fn what_is_at_rest_and_does_not_answer_is_told() {
     }
     std::thread::scope(|scope| {
         scope.spawn(a_volume_whose_media_do_not_answer_is_told);
+        scope.spawn(a_mount_that_waits_for_its_media_says_so);
         scope.spawn(what_is_left_waiting_keeps_nothing_busy);
         scope.spawn(a_volume_of_another_user_that_does_not_answer_is_told);
     });
@@ -261,11 +263,43 @@ fn a_volume_whose_media_do_not_answer_is_told() {
     let scene = below();
     let vol = scene.vol();
     let mut mute = Mute::on(&scene.dir().join("below"));
-    let status = quayfs(["status", vol.to_str().unwrap()]);
-    assert!(mute.end(), "it waited: {status:?}");
-    status.fails(3, "what it lies on has not answered within 20 s");
+    let vol = vol.to_str().unwrap();
+    let new = scene.dir().join("new");
+    let runs = at_once(&[
+        &["status", vol],
+        &["scrub", vol],
+        &["quota", vol],
+        &["resize", vol, "--data", "96M"],
+        &["migrate", vol, "--data", new.to_str().unwrap()],
+        &["dump", vol, "superblock"],
+        &["tune", vol],
+    ]);
+    assert!(mute.end(), "one waited: {runs:?}");
+    for (run, code) in runs.iter().zip([3, 1, 1, 1, 1, 1, 1]) {
+        let told = run
+            .err
+            .contains("what it lies on has not answered within 20 s");
+        assert!(run.code == code && told, "{run:?}");
+    }
     drop(mute);
-    quayfs(["status", vol.to_str().unwrap()]).ok();
+    quayfs(["status", vol]).ok();
+}
+
+/// What makes no sense without an answer goes on waiting, and says so.
+fn a_mount_that_waits_for_its_media_says_so() {
+    let scene = below();
+    let mut mute = Mute::on(&scene.dir().join("below"));
+    let mut mount = Command::new(QUAYFS);
+    mount.arg("mount").args([scene.vol(), scene.mnt()]);
+    let mut child = mount.stderr(Stdio::piped()).start().unwrap();
+    let mut line = String::new();
+    let said = child.stderr.take().unwrap();
+    BufReader::new(said).read_line(&mut line).unwrap();
+    assert!(line.contains("within 20 s, and is waited for"), "{line}");
+    mute.end();
+    child.wait().unwrap();
+    drop(mute);
+    quayfs(["umount", scene.mnt().to_str().unwrap()]);
 }
 
 /// What asks every minute does not fill the system with processes that wait: of eight that have waited for long, nothing is
