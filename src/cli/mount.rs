@@ -246,7 +246,14 @@ fn job(
     }
     // Before anything is written there, be it a log.
     locate(named).map_err(unopened(MOUNT_FAILED))?;
-    if let Some(entry) = mount::table::mounted_on(&target).ok().flatten()
+    let there = mount::table::mounted_on(&target).ok().flatten();
+    if there.as_ref().is_some_and(|entry| entry.fstype == "proc") {
+        let t = quayfs_shown::argument(&target);
+        return Err(failed(format!(
+            "cannot mount on {t}: all programs find processes and mounts there"
+        )));
+    }
+    if let Some(entry) = there
         && entry.is_quayfs()
         && !matches!(Served::find(&entry, UnmountMode::Normal), Served::Dead)
     {

@@ -9,11 +9,13 @@ use super::asking::{self, Heard};
 use super::exit::{Failure, MOUNT_FAILED, say, warn};
 use crate::mount::control::Line;
 use crate::mount::probe::ask;
-use crate::mount::server::{Ending, NO_DRAIN, PATIENCE, PROGRESS, Served, Server};
+use crate::mount::server::{
+    Ending, NO_DRAIN, PATIENCE, PROGRESS, Served, Server, process_ends_within,
+};
 use crate::mount::superblock::{Elsewhere, Superblock};
 use crate::mount::table::Entry;
 use crate::mount::{AttachError, Place, UnmountMode, utab};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 use wait::Waited;
@@ -24,6 +26,8 @@ mod wait;
 const LOCK: Duration = Duration::from_secs(10);
 /// The same where the user wants to be rid of the mount.
 const LOCK_FORCED: Duration = Duration::from_secs(1);
+/// How long the end of a mount without a daemon may take without a word.
+const SOON: Duration = Duration::from_secs(2);
 /// How long a file system that is mounted nowhere in sight may take to end. A daemon that tells the mount table of a
 /// failure keeps it for a moment, and so does the kernel with files that it closes in the background.
 const PASSING: Duration = Duration::from_secs(10);
@@ -92,6 +96,15 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
     if mode == UnmountMode::Lazy {
         // Only root may, and a line without a mount means nothing.
         let _ = utab::remove(entry.source.as_ref(), &target);
+        if let Some(supervisor) = &supervisor
+            && !matches!(served, Served::By(_))
+            && process_ends_within(supervisor.as_fd(), SOON) == Ok(false)
+        {
+            warn(format_args!(
+                "{shown} is unmounted; what its last daemon had stored is still to be put on the media, and as long the volume \
+                 is in use, at most two minutes if that cannot be done"
+            ));
+        }
         return Ok(());
     }
     if mode == UnmountMode::Normal && superblock.lives() {

@@ -49,7 +49,12 @@ impl Place {
     /// What lies here now: the mount on top, or the directory itself. It is not asked anything, so this works where a
     /// daemon is dead or does not answer. While the descriptor is open, a mount that it belongs to is in use.
     pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.open_as(OFlags::DIRECTORY)
+    }
+
+    /// The same, also of a file: one of a mount can be mounted elsewhere.
+    fn open_as(&self, kind: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC | kind;
         match &self.above {
             Some((dir, name)) => openat(dir, name, flags, Mode::empty()),
             None => openat(CWD, &self.path, flags, Mode::empty()),
@@ -81,7 +86,7 @@ impl Place {
     /// # Errors
     /// Those of opening it.
     pub fn device(&self) -> Result<String, Errno> {
-        device_of(&self.open()?)
+        device_of(&self.open_as(OFlags::empty())?)
     }
 
     /// Takes the mount on top away, through `fusermount3` where the caller may not. `device`: only if it is this file
@@ -97,9 +102,10 @@ impl Place {
         if let Some(device) = device
             && self.device().map_err(|e| failed(e.to_string()))? != device
         {
-            return Err(failed(
-                "another file system is mounted over it: take that away first".into(),
-            ));
+            return Err(failed(match table::mounted_on(&self.path) {
+                Ok(None) => "it is not mounted there any more".into(),
+                _ => "another file system is mounted over it: take that away first".into(),
+            }));
         }
         let flags = match mode {
             UnmountMode::Normal => UnmountFlags::NOFOLLOW,
@@ -186,6 +192,10 @@ mod tests {
 
     #[test]
     fn what_is_mounted_there_by_now_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::find(&dir.path().canonicalize().unwrap()).unwrap();
+        let failure = place.detach(UnmountMode::Normal, Some("0:0")).unwrap_err();
+        assert!(failure.to_string().contains("not mounted there any more"));
         let place = Place::find(Path::new("/proc")).unwrap();
         let failure = place.detach(UnmountMode::Normal, Some("0:0")).unwrap_err();
         assert!(failure.to_string().contains("another file system"));

@@ -157,10 +157,22 @@ fn a_volume_is_asked_where_all_of_it_is_seen() {
     seen(whole);
     run(&["mount", "-t", "tmpfs", "none", whole]).ok();
     seen(mnt);
+    // A file alone, as containers have it.
+    let (one, other) = (m.mnt().join("one"), places.path().join("other"));
+    for file in [&one, &other] {
+        fs::write(file, "").unwrap();
+    }
+    let [one, other] = [&one, &other].map(|file| file.to_str().unwrap());
+    run(&["mount", "--bind", one, other]).ok();
+    quayfs(["umount", other]).ok();
     let refused = quayfs(["fsck", vol]);
     assert!(refused.code == 8 && refused.err.contains(&format!("mounted on {mnt}")));
     for place in [part, whole, whole, whole] {
         run(&["umount", "-i", place]).ok();
     }
     m.umount();
+    // What all programs read is not covered.
+    run(&["mount", "-t", "proc", "proc", whole]).ok();
+    quayfs(["mount", vol, whole]).fails(32, "find processes and mounts there");
+    run(&["umount", whole]).ok();
 }

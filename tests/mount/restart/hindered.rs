@@ -41,6 +41,37 @@ fn a_daemon_that_cannot_serve_now_is_started_again_later() {
     m.fsck();
 }
 
+/// A mount can be taken away meanwhile, and that says why its volume is in use for some time.
+#[test]
+fn what_was_stored_goes_to_the_media_after_the_mount_is_gone() {
+    if !can_be_root() {
+        return;
+    }
+    let scene = Scene::in_memory();
+    let (dir, away) = (scene.dir().join("logs"), scene.dir().join("away"));
+    fs::create_dir(&dir).unwrap();
+    let (vol, mnt, log) = (scene.vol(), scene.mnt(), dir.join("log"));
+    let words = ["mount", "-orestart", "--log-file"].map(std::ffi::OsStr::new);
+    let paths = [log.as_os_str(), vol.as_os_str(), mnt.as_os_str()];
+    quayfs(words.into_iter().chain(paths)).ok();
+    let m = Mounted(scene);
+    fs::write(m.mnt().join("file"), b"content").unwrap();
+    let last = daemon(&m);
+    let supervisor = parent(last);
+    fs::rename(&dir, &away).unwrap();
+    kill(last, "KILL");
+    let run = quayfs(["umount", "-l", mnt.to_str().unwrap()]);
+    assert!(
+        run.code == 0 && run.err.contains("at most two minutes"),
+        "{run:?}"
+    );
+    fs::rename(&away, &dir).unwrap();
+    eventually("the supervisor ends", || !runs(supervisor));
+    m.mount("rw");
+    assert_eq!(fs::read(m.mnt().join("file")).unwrap(), b"content");
+    m.umount();
+}
+
 /// What no daemon can go on with is final: calls fail instead of waiting.
 #[test]
 fn a_volume_that_is_none_any_more_ends_the_mount() {
