@@ -63,7 +63,8 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     }
     let undo = Arc::new(Undo::default());
     drop(watch);
-    undo_on_signal(&undo).map_err(Failure::with(FAILED))?;
+    let may_lose = !plan.overwritten().is_empty();
+    undo_on_signal(&undo, may_lose).map_err(Failure::with(FAILED))?;
     // In another thread: a signal goes to the first one, and is not seen while that waits for a disk.
     let meter = Arc::default();
     let shown = Progress::of(&meter, args.quiet);
@@ -116,7 +117,7 @@ fn refused(why: MkfsError) -> Failure {
 }
 
 /// From here on a signal that asks for the end removes what has been made, if not all of it has, and ends the process.
-fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
+fn undo_on_signal(undo: &Arc<Undo>, may_lose: bool) -> io::Result<()> {
     // Ignored: beyond the limit of file sizes is an error like others.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     let mut signals = Signals::new(interrupted::heeded())?;
@@ -126,8 +127,12 @@ fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
         .spawn(move || {
             for signal in signals.forever() {
                 undo.interrupt(|| {
+                    let lost = match may_lose {
+                        true => ", and what was to be overwritten may be lost",
+                        false => "",
+                    };
                     let line = format!(
-                        "interrupted (signal {signal}): nothing is left of what was made, and what was to be overwritten may be lost"
+                        "interrupted (signal {signal}): nothing is left of what was made{lost}"
                     );
                     Failure::new(FAILED, line).report(PROGRAM);
                     std::process::exit(FAILED.into());

@@ -45,8 +45,15 @@ pub fn run(args: &args::Resize) -> Result<(), Failure> {
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(Failure::with(FAILED))?;
     let config = config_of(&path).map_err(unopened(FAILED))?;
     let shown = quayfs_shown::argument(&args.volume);
-    let line =
-        format!("the volume is as it was or as it was to be: `quayfs info {shown}` says which");
+    let left = match args.pmem {
+        Some(_) => {
+            "; what there is of a new region lies beside the old one, and the next `resize --pmem` removes it"
+        }
+        None => "",
+    };
+    let line = format!(
+        "the volume is as it was or as it was to be: `quayfs info {shown}` says which{left}"
+    );
     interrupted::says(FAILED, line)?;
     for change in changes(args, config.geometry.pmem_len) {
         let resized = at_rest(&path, change, args.quiet)?;

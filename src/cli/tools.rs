@@ -14,7 +14,7 @@ use std::ffi::OsString;
 struct FsckCall {
     #[command(flatten)]
     fsck: args::Fsck,
-    /// Repair without asking.
+    /// Repair without asking, as -p and -y do.
     #[arg(short, visible_short_aliases = ['p', 'y'])]
     all: bool,
     /// Repair nothing.
@@ -43,9 +43,6 @@ struct MkfsCall {
     /// Size of the device, of a volume in a directory that of its data, in KiB unless it has a unit.
     #[arg(value_name = "SIZE", value_parser = parse_blocks, conflicts_with_all = ["data_size", "size"])]
     blocks: Option<u64>,
-    /// As --label.
-    #[arg(short = 'L', value_name = "LABEL", conflicts_with = "label")]
-    name: Option<String>,
     /// As --force.
     #[arg(short = 'f', visible_short_alias = 'F')]
     overwrite: bool,
@@ -76,11 +73,10 @@ pub fn run_fsck(args: Vec<OsString>) -> Result<u8, Failure> {
 
 /// Runs `mkfs.quayfs` with its arguments, the name in front.
 pub fn run_mkfs(args: Vec<OsString>) -> Result<u8, Failure> {
-    let Some(mut call) = parse::<MkfsCall>(args, ("mkfs", exit::FAILED))? else {
+    let Some(mut call) = parse::<MkfsCall>(args, ("mkfs", exit::USAGE))? else {
         return Ok(exit::OK);
     };
     call.mkfs.force |= call.overwrite;
-    call.mkfs.label = call.mkfs.label.or(call.name);
     // A size is that of the device; of a volume in a directory that of its data.
     match std::fs::metadata(&call.mkfs.volume) {
         Ok(meta) if !meta.is_dir() => call.mkfs.size = call.mkfs.size.or(call.blocks),
@@ -160,7 +156,7 @@ mod tests {
         let mkfs = |line: &str| MkfsCall::try_parse_from(line.split_whitespace());
         let call = mkfs("mkfs -q -F -L name --pmem-size 32M --sparse /v 2048").unwrap();
         assert_eq!(
-            (call.blocks, call.name.as_deref()),
+            (call.blocks, call.mkfs.label.as_deref()),
             (Some(2 << 20), Some("name"))
         );
         assert!(call.mkfs.quiet && call.overwrite && call.mkfs.sparse);

@@ -392,7 +392,7 @@ fn fsck8_and_mkfs8_can_call_it() {
     );
     named(&mkfs, [&small[..], &[made, "64M"]].concat()).fails(1, "--force");
     named(&mkfs, [&["-F"][..], &small, &[made, "64M"]].concat()).ok();
-    named(&mkfs, ["-Z", made]).fails(1, "quayfs mkfs --help");
+    named(&mkfs, ["-Z", made]).fails(2, "quayfs mkfs --help");
 
     assert!(named(&fsck, ["-n", vol]).ok().contains("no damage"));
     let pmem = std::fs::File::options()

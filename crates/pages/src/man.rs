@@ -58,8 +58,12 @@ fn option(arg: &Arg) -> String {
         true => arg.get_value_names().unwrap_or_default(),
         false => &[],
     };
-    let values: String = values.iter().map(|name| format!(" {name}")).collect();
     // In bold, in which a bracket does not begin a link.
+    let value = |name: &clap::builder::Str| match name.contains('[') {
+        true => format!(" `{name}`"),
+        false => format!(" {name}"),
+    };
+    let values: String = values.iter().map(value).collect();
     match arg.is_required_set() {
         true => format!("`{name}`{values}"),
         false => format!("`[{name}`{values}`]`"),
@@ -208,11 +212,12 @@ mod tests {
             arg("dir"),
             arg("size").long("size"),
             arg("label").short('L'),
+            arg("owner").short('o').value_name("USER[:GROUP]"),
             flag("force"),
             flag("hidden").hide(true),
         ]);
         let text = synopsis(&command);
-        let want = "`x` `[--size` WHAT`]` `[-L` WHAT`]` `[--force``]` WHAT `[`WHAT`]`";
+        let want = "`x` `[--size` WHAT`]` `[-L` WHAT`]` `[-o` `USER[:GROUP]``]` `[--force``]` WHAT `[`WHAT`]`";
         assert_eq!(text, section("synopsis") + &prose(want));
     }
 

@@ -62,7 +62,7 @@ pub struct Mkfs {
     #[arg(long)]
     pub sparse: bool,
     /// Name of the volume, at most 64 bytes.
-    #[arg(long)]
+    #[arg(short = 'L', long)]
     pub label: Option<String>,
     /// Number of staging buffers, 1 to 16 [default: at most 4, by the size of the pmem region].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]

@@ -28,8 +28,6 @@ pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String>
         Errno::TIMEDOUT => format!("{shown}: its daemon does not answer"),
         _ => format!("{shown} is {}, not QuayFS", entry.fstype),
     })?;
-    let (pid, handle) = daemon(entry, &before)?;
-    let shown_pid = pid.as_raw_nonzero();
     // The same process would not leave.
     let stays = |now: &Value| {
         let why = now["ends_with_daemon"].as_str();
@@ -39,6 +37,8 @@ pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String>
     if let Some(why) = stays(&before) {
         return Err(why);
     }
+    let (pid, handle) = daemon(entry, &before)?;
+    let shown_pid = pid.as_raw_nonzero();
     expect_successor(entry, &before)?;
     if args.binary.is_some() {
         return Err(format!(

@@ -326,7 +326,7 @@ fn what_is_no_such_mount_is_left_alone() {
     }
     let m = Mounted::on(Scene::open_to_all(), "norestart,allow_other");
     let old = daemon(&m);
-    replace(&m, &[]).fails(1, "mounted with `norestart`");
+    replace(&m, &[]).fails(1, "since norestart");
     assert_eq!(daemon(&m), old);
     m.umount();
     replace(&m, &[]).fails(1, "not a mount point");
