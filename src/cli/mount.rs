@@ -246,23 +246,7 @@ fn job(
     }
     // Before anything is written there, be it a log.
     locate(named).map_err(unopened(MOUNT_FAILED))?;
-    let there = mount::table::mounted_on(&target).ok().flatten();
-    if there.as_ref().is_some_and(|entry| entry.fstype == "proc") {
-        let t = quayfs_shown::argument(&target);
-        return Err(failed(format!(
-            "cannot mount on {t}: all programs find processes and mounts there"
-        )));
-    }
-    if let Some(entry) = there
-        && entry.is_quayfs()
-        && !matches!(Served::find(&entry, UnmountMode::Normal), Served::Dead)
-    {
-        let (t, hidden) = (quayfs_shown::path(&target), Path::new(&entry.source));
-        let hidden = quayfs_shown::path(hidden);
-        warn(format_args!(
-            "{t}: {hidden} is mounted there already, and is hidden by what is mounted over it"
-        ));
-    }
+    look_below(&target)?;
     let log = log::destination(&volume, log).map_err(|e| failed(format!("--log-file: {e}")))?;
     Ok(Job {
         log,
@@ -270,6 +254,26 @@ fn job(
         target,
         options,
     })
+}
+
+/// Looks at what is mounted there already: it would be hidden.
+fn look_below(target: &Path) -> Result<(), Failure> {
+    let Some(entry) = mount::table::mounted_on(target).ok().flatten() else {
+        return Ok(());
+    };
+    if entry.fstype == "proc" {
+        let t = quayfs_shown::argument(target);
+        let why = format!("cannot mount on {t}: all programs find processes and mounts there");
+        return Err(Failure::new(MOUNT_FAILED, why));
+    }
+    if entry.is_quayfs() && !matches!(Served::find(&entry, UnmountMode::Normal), Served::Dead) {
+        let (t, hidden) = (quayfs_shown::path(target), Path::new(&entry.source));
+        let hidden = quayfs_shown::path(hidden);
+        warn(format_args!(
+            "{t}: {hidden} is mounted there already, and is hidden by what is mounted over it"
+        ));
+    }
+    Ok(())
 }
 
 /// The job of a daemon that goes on where another one has died: the paths are absolute, and have been looked at.
