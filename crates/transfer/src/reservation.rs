@@ -77,6 +77,8 @@ pub fn lock_unless_reserved(
         if left.is_zero() {
             return Ok(false);
         }
+        #[cfg(test)]
+        tests::REFUSED.take().into_iter().for_each(|then| then());
         thread::sleep(left.min(RETRY));
     }
 }
@@ -101,6 +103,12 @@ pub fn is_local(file: impl AsFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// What happens after the next attempt that finds the file reserved.
+        pub(super) static REFUSED: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+    }
 
     const NOW: Duration = Duration::ZERO;
 
@@ -142,12 +150,9 @@ mod tests {
         let named = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
         let (first, other) = (opened(named.path()), opened(named.path()));
         let reservation = Reservation::new(&first).unwrap();
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| {
-                lock_unless_reserved(&other, LockKind::Exclusive, Duration::MAX, None).unwrap()
-            });
-            drop(reservation);
-            assert!(waits.join().unwrap());
-        });
+        REFUSED.set(Some(Box::new(|| drop(reservation))));
+        let kind = LockKind::Exclusive;
+        assert!(lock_unless_reserved(&other, kind, Duration::MAX, None).unwrap());
+        assert!(REFUSED.take().is_none(), "it was waited for");
     }
 }
