@@ -3,7 +3,7 @@
 use super::exit::{FAILED, Failure, OK, say};
 use super::unopened::unreached;
 use super::unserved::Unserved;
-use super::{args, media, restart, trace};
+use super::{args, media, restart, status, trace};
 use crate::mount::probe::{self, Question};
 use crate::mount::server;
 use crate::mount::table::{self, Entry};
@@ -225,6 +225,7 @@ pub fn answer(args: &args::Probe) -> u8 {
 }
 
 /// Refuses to ask anything else of a mount that does not answer: such a request could not even be interrupted.
+        Question::Tables => status::beheaded(&args.target),
 ///
 /// # Errors
 /// It says nothing. That this user may not ask, the request itself will say.

@@ -5,6 +5,7 @@ mod full;
 mod health;
 mod logged;
 mod next;
+mod parts;
 mod report;
 mod said;
 mod text;
@@ -18,17 +19,18 @@ use super::asking::{self, Heard};
 use super::draining;
 use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
 use super::media::{LONG, glance_within, silence};
-use super::unopened::unopened;
+use super::unopened::{has_lost_its_beginning, unopened};
 use super::unserved;
 use super::work::done_by;
 use crate::mount::loops;
 use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
 pub use below::Below;
+use full::Obstacle;
 pub use logged::{
     ABOUT, Blocks, Checked, Damage, LAST_DAEMON, Logged, RepairBegins, RepairFailed, Repaired,
 };
-pub use next::hindrance;
+pub use next::{beheaded, hindrance};
 pub use report::Daemon;
 use report::Report;
 use serde::Serialize;
@@ -146,7 +148,12 @@ fn at_rest(path: &Path) -> Result<Report, Failure> {
     let volume = match glance_within(path, LONG) {
         Some(Ok(volume)) => volume,
         Some(Err(e)) if is_beyond_mounting(&e) => {
-            return Ok(Report::unmountable(path, e.to_string()));
+            return Ok(Report::unmountable(path, Obstacle::Media(e.to_string())));
+        }
+        Some(Err(e)) if has_lost_its_beginning(&e) => {
+            let obstacle = next::known_by_copy(path).ok_or(e);
+            let obstacle = obstacle.map_err(unopened(STATUS_UNKNOWN))?;
+            return Ok(Report::unmountable(path, obstacle));
         }
         Some(Err(e)) => return Err(unopened(STATUS_UNKNOWN)(e)),
         None => {
@@ -180,7 +187,8 @@ fn of_mount(entry: &Entry) -> Result<Report, Failure> {
     let before = done();
     match asking::hear(entry, PATIENCE, STATUS_UNKNOWN)? {
         Heard::Status(status) => {
-            Ok(Report::live(&entry.target, entry.is_read_only(), &status).look_ahead())
+            let report = Report::live(&entry.target, entry.is_read_only(), &status);
+            Ok(report.look_ahead(entry))
         }
         Heard::Nothing(why) => {
             let is_busy = before.zip(done()).is_some_and(|(b, a)| works(b, a));

@@ -49,7 +49,7 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
 }
 
 /// Whether there may be a volume whose tables were overwritten.
-fn has_lost_its_beginning(e: &VolumeError) -> bool {
+pub fn has_lost_its_beginning(e: &VolumeError) -> bool {
     match e {
         VolumeError::Config { .. } => true,
         VolumeError::Unreachable { path, why } => path.exists() && why.starts_with("no volume: "),

@@ -14,6 +14,7 @@ use super::handover::{CAUSE, DEATHS, REPLACED};
 use super::media::{PATIENCE, glance_within, names_itself};
 use super::restart;
 use super::status::Daemon;
+use crate::mount::control::Line;
 use crate::mount::server::Server;
 use crate::mount::table::Entry;
 use clap::Parser;
@@ -90,6 +91,23 @@ pub fn daemon(entry: &Entry) -> Option<Daemon> {
     let mut daemon = by_proc(Server::of(entry)?.pid()?)?;
     daemon.version = restart::version_of(entry, FIRST_WORD);
     Some(daemon)
+}
+
+/// The parent of a daemon, which is to start the next one, if a signal or a debugger has stopped it.
+pub fn stopped_parent(pid: i32) -> Option<i32> {
+    let parent = Process::new(pid).ok()?.stat().ok()?.ppid;
+    is_stopped(parent).then_some(parent)
+}
+
+/// What is to start the next daemon of a mount, whether there is one now or not, if that is stopped.
+pub fn stopped_supervisor(entry: &Entry) -> Option<i32> {
+    let supervisor = Line::to(entry).ok()??.pid()?;
+    is_stopped(supervisor).then_some(supervisor)
+}
+
+fn is_stopped(pid: i32) -> bool {
+    let stat = Process::new(pid).and_then(|process| process.stat());
+    stat.is_ok_and(|stat| matches!(stat.state, 'T' | 't'))
 }
 
 /// Whether paths mean the same to a process and to this one: it is in this mount namespace, and has this root directory.

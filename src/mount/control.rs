@@ -114,6 +114,12 @@ impl Line {
         Ok(None)
     }
 
+    /// The number of the process at the other end; `None` if it cannot be seen from here.
+    pub fn pid(&self) -> Option<i32> {
+        let listener = socket_peercred(&self.0).ok()?.pid.as_raw_nonzero().get();
+        (listener > 0).then_some(listener)
+    }
+
     /// The process at the other end, as a descriptor that becomes readable when it ends; `None` if it is gone, or cannot be
     /// seen from here.
     pub fn process(&self) -> Option<OwnedFd> {

@@ -42,6 +42,8 @@ pub enum Question {
     Room,
     /// Whether the media of a volume can be read.
     Media,
+    /// Whether a volume has lost its tables, and a copy of them is left.
+    Tables,
     /// Whether a log can be.
     Log,
     /// Whether a path leads anywhere.

@@ -11,6 +11,7 @@ mod daemon;
 mod draining;
 mod exchange;
 mod fenced;
+mod health;
 mod idle;
 mod idmap;
 mod inherited;

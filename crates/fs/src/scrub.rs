@@ -120,6 +120,9 @@ pub struct Status {
     pub rate_bytes: Option<u64>,
     /// Blocks and pages that are damaged; while it is running, those suspected.
     pub findings: u64,
+    /// Those of them that are no blocks of files, but metadata: the next mount may refuse them.
+    #[serde(default)]
+    pub metadata: u64,
     /// Pages of a region on a disk that were damaged there and whole in memory: they have been written again.
     #[serde(default)]
     pub mended: u64,
@@ -332,6 +335,10 @@ impl Pass {
                 State::Running => self.suspects.load(Ordering::Relaxed),
                 _ => p.count,
             },
+            metadata: (p.found.iter())
+                .filter(|f| matches!(f.area, Area::Metadata | Area::PageTable))
+                .map(|f| f.count)
+                .sum(),
             mended: self.mended.load(Ordering::Relaxed),
             ended: p.ended,
         }

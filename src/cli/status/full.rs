@@ -1,7 +1,9 @@
 //! How full a volume is that is not mounted. That is on no page of its own: it takes what a mount does to recover it, here
 //! read-only, in the memory of this process.
 
+use super::next::{absence, without_tables};
 use crate::cli::at_rest;
+use crate::cli::unopened::has_lost_its_beginning;
 use quayfs_fs::Fs;
 use quayfs_fs::recovery::MountError;
 use quayfs_fs::volume::{Access, Volume, VolumeError, locate, openness, refusal};
@@ -58,12 +60,26 @@ fn damage(fs: &Fs) -> Option<String> {
     passed_over.or_else(|| root().map(|why| format!("the root directory: {why}")))
 }
 
+/// The same of a volume that was mounted: what is not found was there.
+pub fn unopened_mounted(path: &Path, why: &VolumeError) -> Option<Obstacle> {
+    match why {
+        why if has_lost_its_beginning(why) => Some(Obstacle::Damage(without_tables(path))),
+        VolumeError::Unreachable { .. } => Some(Obstacle::Media(why.to_string())),
+        VolumeError::Missing(_) => absence(why).map(Obstacle::Media),
+        why => unopened(why),
+    }
+}
+
 fn unopened(why: &VolumeError) -> Option<Obstacle> {
     let line = why.to_string();
     match why {
         // It is in use by now, or can be mounted all the same.
         VolumeError::Busy(_) | VolumeError::WriteProtected { .. } => None,
-        VolumeError::Pairing { .. } | VolumeError::Incomplete { .. } => Some(Obstacle::Media(line)),
+        VolumeError::Pairing { .. }
+        | VolumeError::Incomplete { .. }
+        | VolumeError::Pmem(PmemError::Length { .. } | PmemError::Cut { .. }) => {
+            Some(Obstacle::Media(line))
+        }
         VolumeError::Config { .. }
         | VolumeError::Beheaded(_)
         | VolumeError::Header { .. }

@@ -1,10 +1,11 @@
 //! Whether a volume is well, and what to do where it is not.
 
+mod damage;
 mod room;
 mod unanswered;
 
-use super::logged::{Damage, LOSSES, Line, Logged};
-use super::report::Report;
+use super::next::is_beheaded;
+use super::report::{Report, State};
 use crate::cli::asking::UNLINKED;
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
@@ -80,7 +81,7 @@ fn findings(r: &Report) -> Vec<Finding> {
     let mut all = Vec::new();
     unanswered::of(r, &mut all);
     failures(r, &mut all);
-    damage(r, &mut all);
+    damage::of(r, &mut all);
     room::of(r, &mut all);
     all.sort_by_key(|f| (std::cmp::Reverse(f.0), f.1));
     all
@@ -245,13 +246,25 @@ fn lengthen(r: &Report) -> String {
 fn continuity(r: &Report, all: &mut Vec<Finding>) {
     let mnt = r.shown_mountpoint();
     if let Some(why) = &r.hindrance {
+        let todo = match is_beheaded(why) {
+            true => format!(
+                "copy what is on {mnt} to another volume, since the next mount is refused; then {}, which puts the tables back",
+                fsck_unmounted(r)
+            ),
+            false => {
+                format!("put it right before the daemon ends, and before `quayfs umount {mnt}`")
+            }
+        };
+        let what = format!("no other daemon could go on with the mount: {why}");
+        all.push((Health::Degraded, About::Next, what, Some(todo)));
+    }
+    // Of one that does not answer, that is said with it.
+    if let Some(pid) = r.stopped_supervisor.filter(|_| r.state != State::Silent) {
         all.push((
             Health::Degraded,
             About::Next,
-            format!("no other daemon could go on with the mount: {why}"),
-            Some(format!(
-                "put it right before the daemon ends, and before `quayfs umount {mnt}`"
-            )),
+            format!("the supervisor (process {pid}) is stopped: it would start no other daemon"),
+            Some(format!("`kill -CONT {pid}` lets it go on")),
         ));
     }
     if let Some(why) = &r.successor_lost {
@@ -283,141 +296,6 @@ fn death(r: &Report) -> Option<String> {
         "a daemon of this mount died {ago} ago ({})",
         line.what
     ))
-}
-
-fn damage(r: &Report, all: &mut Vec<Finding>) {
-    let mnt = r.shown_mountpoint();
-    let damaged = r.scrub.as_ref().filter(|s| s.findings > 0);
-    let d = (Health::Degraded, About::Damage);
-    if let Some(why) = &r.passed_over {
-        let what = format!("mounted over damage, and not all can be told: {why}");
-        all.push((d.0, d.1, what, Some(fsck_unmounted(r))));
-    } else if r.errors.damage > 0 {
-        let times = quayfs_shown::count(r.errors.damage, "time");
-        let what = format!("damaged metadata was met {times}");
-        all.push((d.0, d.1, what, Some(fsck_unmounted(r))));
-    }
-    if r.errors.reads > 0 && !is_whole_again(r) {
-        let reads = quayfs_shown::count(r.errors.reads, "read");
-        let what = format!("{reads} failed: blocks that are lost or unreadable");
-        let todo = match damaged {
-            Some(_) => None,
-            None => Some(format!("`quayfs scrub {mnt}` names all damaged files")),
-        };
-        all.push((d.0, d.1, what, todo));
-    }
-    if let Some(s) = damaged {
-        let what = format!("a scrub found damaged blocks or pages: {}", s.findings);
-        let todo = match &r.log {
-            Some(log) => {
-                let log = quayfs_shown::argument(Path::new(&log.path));
-                format!(
-                    "restore the files from a backup, or remove them: `grep 'scrub: /' {log}` names them"
-                )
-            }
-            None => "restore the files from a backup, or remove them: the log names them".into(),
-        };
-        all.push((d.0, d.1, what, Some(todo)));
-    }
-    if let Some(log) = &r.log {
-        earlier(r, log.damage, all);
-        all.extend(interrupted_repair(r, log));
-        let losses = log.losses.iter().rev();
-        all.extend(losses.filter_map(|repair| lost_by_repair(repair, &log.path)));
-    }
-}
-
-/// A repair that has begun and not ended, and that nothing says a word of any more: nor does what it could not keep.
-fn interrupted_repair(r: &Report, log: &Logged) -> Option<Finding> {
-    let begun = log.begun_repair.as_ref().filter(|_| !r.repairing)?;
-    let ago = seconds_since(begun.time);
-    let what = format!(
-        "a repair has begun {} ago and not ended: what it could not keep is not told",
-        span(ago)
-    );
-    let todo = format!(
-        "`grep found: {}` says what was wrong before it: put back from a backup what is missing; this notice goes away after a day",
-        quayfs_shown::argument(Path::new(&log.path))
-    );
-    (ago < LATELY).then_some((Health::Degraded, About::Damage, what, Some(todo)))
-}
-
-/// What a repair could not keep, while that is news.
-fn lost_by_repair(repair: &Line, log: &str) -> Option<Finding> {
-    let (_, losses) = repair.what.split_once(LOSSES)?;
-    let ago = seconds_since(repair.time);
-    let what = format!(
-        "the repair {} ago could not keep everything: {losses}",
-        span(ago)
-    );
-    let todo = format!(
-        "put back from a backup what is missing: `grep repaired: {}` says what; this notice goes away after a day",
-        quayfs_shown::argument(Path::new(log))
-    );
-    (ago < LATELY).then_some((Health::Degraded, About::Damage, what, Some(todo)))
-}
-
-/// Whether a scrub has read everything since a read failed last, and found nothing.
-fn is_whole_again(r: &Report) -> bool {
-    let last = r.errors.recent.last().map_or(u64::MAX, |e| e.time);
-    let scrubbed = (r.scrub.as_ref()).filter(|s| s.state == "finished" && s.findings == 0);
-    scrubbed
-        .and_then(|s| s.ended)
-        .is_some_and(|ended| ended > last)
-}
-
-/// What only the log knows, of earlier mounts and of checks.
-fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
-    let volume = r.shown_volume();
-    let found = match damage {
-        Damage { structure: 1.., .. } => Some(format!(
-            "the last check (`quayfs fsck`) has left findings: {}",
-            damage.structure
-        )),
-        // What this mount has met has been said.
-        Damage { met: true, .. } if r.errors.damage == 0 => Some(
-            "damaged metadata was met, as the log tells, and nothing has checked the volume since"
-                .into(),
-        ),
-        _ => None,
-    };
-    if let Some(what) = found {
-        let todo = match &r.mountpoint {
-            Some(_) => fsck_unmounted(r),
-            None => unanswered::mend(r),
-        };
-        all.push((Health::Degraded, About::Damage, what, Some(todo)));
-    }
-    // What has been found by this mount is newer.
-    let at = match (&r.scrub, &r.mountpoint) {
-        (Some(s), _) if s.findings > 0 || s.state == "finished" => return,
-        (_, Some(_)) => r.shown_mountpoint(),
-        (_, None) => volume,
-    };
-    if damage.blocks > 0 {
-        let n = damage.blocks;
-        let what = format!("the last scrub or check in the log found damaged blocks or pages: {n}");
-        let todo = format!(
-            "`quayfs scrub {at}` names the files: restore them from a backup, or remove them; this notice goes away when a scrub finds nothing"
-        );
-        all.push((Health::Degraded, About::Damage, what, Some(todo)));
-    } else if damage.reads && r.errors.reads == 0 {
-        let what = "reads of files have failed, as the log tells, and nothing has read everything since: blocks that are lost or unreadable";
-        let todo = format!(
-            "`quayfs scrub {at}` names all damaged files; this notice goes away when a scrub finds nothing"
-        );
-        all.push((Health::Degraded, About::Damage, what.into(), Some(todo)));
-    }
-    if damage.cut_short && r.device_missing_bytes == 0 && r.unmountable.is_none() {
-        all.push((
-            Health::Degraded,
-            About::Media,
-            "the log tells of a data device that was cut short: what lay at its end is lost".into(),
-            Some(format!(
-                "`quayfs scrub {at}` names the files that it concerns"
-            )),
-        ));
-    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ pub const LAST_DAEMON: &str = "the last daemon of this mount: ";
 const UNMOUNTED: &str = "unmounted, ";
 /// How one begins of a daemon that serves.
 const MOUNTED: &str = "mounted ";
+/// How a line ends about pages that a scrub has mended.
+const MENDED: &str = ": they are written again";
 /// Begins a line about a repair.
 const REPAIR: &str = "repair: ";
 /// Begins a line that names the volume that those after it are about.
@@ -106,6 +108,10 @@ pub struct Damage {
     pub beyond_repair: bool,
     /// The data device was cut short, and nothing has read all of it since.
     pub cut_short: bool,
+    /// The last scrub that came to its end has written pages again that were damaged on the disk only, or one after it has,
+    pub mended: bool,
+    /// and so has the one that is not over yet.
+    pub mending: bool,
 }
 
 impl Damage {
@@ -113,6 +119,8 @@ impl Damage {
     fn scrubbed(&mut self, what: &str) {
         let count = what.rsplit_once(": ").and_then(|(_, n)| n.parse().ok());
         let count: u64 = count.unwrap_or_default();
+        let mended = std::mem::take(&mut self.mending);
+        self.mended = mended || self.mended && !what.starts_with("Finished");
         match what.starts_with("Finished") {
             true => self.all_read(count),
             // One that was stopped has not seen all.
@@ -271,6 +279,7 @@ impl Logged {
                 self.damage.reads |= tells_of_a_read(what);
                 self.may_end(what);
             } else if let Some(what) = rest.strip_prefix("WARN ") {
+                self.damage.mending |= what.starts_with("scrub: ") && what.ends_with(MENDED);
                 let how = what.strip_prefix(LAST_DAEMON);
                 let how = how.and_then(|how| how.split(';').next());
                 self.last_death = how.map(found).or(self.last_death.take());
@@ -425,6 +434,16 @@ not a line of a log
         assert_eq!(after(&[("Finished", 3), ("Stopped", 0)]), 3);
         assert_eq!(after(&[("Finished", 0), ("Stopped", 2)]), 2);
         assert_eq!(after(&[("Stopped", 2), ("Finished", 0)]), 0);
+    }
+
+    #[test]
+    fn what_a_scrub_has_mended_counts_until_one_finds_nothing() {
+        let mended = |lines: &[&str]| Logged::of(lines).damage.mended;
+        let pages = "WARN scrub: 3 pages of the region were damaged on its disk, but whole in memory: they are written again";
+        let [finished, stopped] = ["Finished", "Stopped"]
+            .map(|how| format!("INFO scrub: {how} after 9 bytes, damaged blocks and pages: 0"));
+        assert!(mended(&[pages, &finished]) && mended(&[pages, &finished, &stopped]));
+        assert!(!mended(&[pages, &finished, &finished]) && !mended(&[&finished]));
     }
 
     #[test]

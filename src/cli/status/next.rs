@@ -1,7 +1,11 @@
 //! What another daemon would meet that had to open the volume of a mount now.
 
-use super::full::in_the_way;
-use quayfs_fs::volume::{VolumeError, locate, openness, refusal};
+use super::full::{Obstacle, in_the_way};
+use crate::cli::media::LONG;
+use crate::cli::unopened::has_lost_its_beginning;
+use crate::mount::probe::{Question, look};
+use quayfs_fs::volume::{self, VolumeError, config_of, locate, openness, refusal};
+use quayfs_shown::progress::Meter;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -12,6 +16,8 @@ use rustix::process::geteuid;
 
 /// How that begins.
 const DENIED: &str = "permission denied";
+/// What has become of a volume whose beginning something has overwritten.
+const TABLES_LOST: &str = "both configuration tables at its beginning are overwritten";
 
 /// Why it could not open it, as far as the names and owners of the media tell, and what has hit their beginning.
 ///
@@ -22,14 +28,17 @@ pub fn hindrance(volume: &Path) -> Option<String> {
             let shown = quayfs_shown::path(volume);
             let open = openness(volume, &meta).map(|why| format!("{shown}: {why}"));
             open.or_else(|| refusal(volume).map(|why| why.to_string()))
+                .or_else(|| lost_tables(volume))
                 .or_else(|| unreadable(volume))
         }
         Ok(_) => match locate(volume) {
-            Ok(place) => in_the_way(volume).or_else(|| {
-                [place.pmem, place.data]
-                    .iter()
-                    .find_map(|part| unreadable(part))
-            }),
+            Ok(place) => in_the_way(volume)
+                .or_else(|| lost_tables(volume))
+                .or_else(|| {
+                    [place.pmem, place.data]
+                        .iter()
+                        .find_map(|part| unreadable(part))
+                }),
             Err(why) => absence(&why).or_else(|| forbidden(&why)),
         },
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -58,6 +67,48 @@ fn forbidden(why: &VolumeError) -> Option<String> {
     (is_it && !geteuid().is_root()).then(|| why.to_string())
 }
 
+/// Whether what is said to be in the way is that a volume has lost its tables: a repair puts them back.
+pub fn is_beheaded(why: &str) -> bool {
+    why.ends_with(TABLES_LOST)
+}
+
+/// What to say where a volume that was there has no configuration table any more.
+fn lost_tables(volume: &Path) -> Option<String> {
+    let why = config_of(volume).err()?;
+    has_lost_its_beginning(&why).then(|| without_tables(volume))
+}
+
+/// Goes before what is wrong where a repair puts the tables back.
+const WHOLE: &str = "whole ";
+
+/// What a volume without tables cannot be mounted for, if a copy of them is left, or something that is none to be believed.
+/// `None` also if looking for it takes long, as in a large device.
+pub fn known_by_copy(volume: &Path) -> Option<Obstacle> {
+    let said = look(volume, Question::Tables, LONG).ok()??;
+    let said = said.trim_end();
+    match said.strip_prefix(WHOLE) {
+        Some(why) => Some(Obstacle::Damage(why.into())),
+        None => (!said.is_empty()).then(|| Obstacle::Other(said.into())),
+    }
+}
+
+/// The answer to [`Question::Tables`].
+pub fn beheaded(volume: &Path) -> String {
+    match volume::beheaded(volume, &Meter::default()) {
+        Ok(Some(_)) => format!(
+            "{WHOLE}{}, and a copy of them is left",
+            without_tables(volume)
+        ),
+        Err(VolumeError::Unclear { path, why }) => format!("{}: {why}", path.display()),
+        Ok(None) | Err(_) => String::new(),
+    }
+}
+
+/// That a volume has lost its tables.
+pub fn without_tables(volume: &Path) -> String {
+    format!("{}: {TABLES_LOST}", quayfs_shown::path(volume))
+}
+
 /// What to say of a volume that was there and cannot be found; `None` if this user cannot tell.
 pub fn absence(why: &VolumeError) -> Option<String> {
     match why {
@@ -81,10 +132,11 @@ mod tests {
     fn names_and_modes_are_looked_at() {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("vol");
-        let is_hindered = |about: &str| {
-            let why = hindrance(&volume).unwrap_or_default();
+        let is_hindered_at = |path: &Path, about: &str| {
+            let why = hindrance(path).unwrap_or_default();
             assert!(why.contains(about) && !why.contains("mkfs"), "{why}");
         };
+        let is_hindered = |about: &str| is_hindered_at(&volume, about);
         is_hindered("moved or removed");
         fs::create_dir(&volume).unwrap();
         fs::write(volume.join("data"), "").unwrap();
@@ -101,7 +153,7 @@ mod tests {
         set(0o600);
         assert_eq!(hindrance(&volume), None);
         let part = volume.join("data");
-        assert_eq!(hindrance(&part), None);
+        is_hindered_at(&part, TABLES_LOST);
         set(0o640);
         assert!(hindrance(&part).unwrap().contains("chmod 600"));
     }

@@ -5,6 +5,7 @@ use super::full::{self, Obstacle};
 use super::health::{Health, judge};
 use super::logged::Logged;
 use super::next;
+pub use super::parts::{B, Daemon, Data, Errors, Inodes, Region, Scrub, Staged};
 use super::said::{daemon, data, data_file, errors, inodes, region, scrub, staged, uncommitted};
 use crate::cli::advice::advice;
 use crate::cli::asking;
@@ -12,19 +13,15 @@ use crate::cli::draining::Closing;
 use crate::cli::handover::{MANAGER_GONE, SUPERVISOR_GONE};
 use crate::cli::unserved::{self, Unserved};
 use crate::cli::{log, media};
-use crate::mount::server::Left;
+use crate::mount::server::Server;
 use crate::mount::table::Entry;
 use quayfs_fs::uuid_text;
 use quayfs_fs::volume::{Glance, VolumeError, locate};
-use quayfs_layout::BLOCK;
 use quayfs_layout::jsb::Mode;
 use rustix::process::geteuid;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-
-/// Bytes of a block.
-pub const B: u64 = BLOCK as u64;
 
 /// Where a volume is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -116,6 +113,9 @@ pub struct Report {
     /// Why another daemon could not open the volume now.
     #[serde(skip)]
     pub hindrance: Option<String>,
+    /// The process that is to start the next daemon, if that is stopped.
+    #[serde(skip)]
+    pub stopped_supervisor: Option<i32>,
     /// Damage that a mount for reading only has passed over: what it counts is not what there is.
     #[serde(skip)]
     pub passed_over: Option<String>,
@@ -134,96 +134,6 @@ pub struct Report {
     /// What would have started that one cannot any more: what has become of it.
     #[serde(skip)]
     pub successor_lost: Option<String>,
-}
-
-/// Room for data.
-#[derive(Clone, Debug, Serialize)]
-pub struct Data {
-    pub used_bytes: u64,
-    pub total_bytes: u64,
-}
-
-/// Room for files.
-#[derive(Clone, Debug, Serialize)]
-pub struct Inodes {
-    pub used: u64,
-    pub total: u64,
-}
-
-/// The region and its two parts that fill up.
-#[derive(Clone, Debug, Serialize)]
-pub struct Region {
-    pub bytes: u64,
-    pub staging_used_bytes: u64,
-    pub staging_bytes: u64,
-    pub metadata_used_bytes: u64,
-    pub metadata_bytes: u64,
-}
-
-/// Data that is not on the data device yet.
-#[derive(Clone, Debug, Serialize)]
-pub struct Staged {
-    pub bytes: u64,
-    /// What rounds have written in a second so far.
-    pub drain_bytes_per_second: Option<u64>,
-    pub drain_seconds: Option<u64>,
-}
-
-impl Staged {
-    /// What is still to be drained before the volume is closed.
-    fn of_left(left: Left) -> Self {
-        Self {
-            bytes: left.bytes,
-            drain_bytes_per_second: Some(left.rate).filter(|rate| *rate > 0),
-            drain_seconds: left.seconds(),
-        }
-    }
-
-    /// So many blocks lie there until the next mount.
-    fn at_rest(blocks: u64) -> Self {
-        Self {
-            bytes: blocks * B,
-            drain_bytes_per_second: None,
-            drain_seconds: (blocks == 0).then_some(0),
-        }
-    }
-}
-
-/// The last scrub of this mount.
-#[derive(Clone, Debug, Serialize)]
-pub struct Scrub {
-    pub state: String,
-    pub ended: Option<u64>,
-    pub bytes: u64,
-    pub total_bytes: u64,
-    pub findings: u64,
-}
-
-/// What has gone wrong since the mount.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Errors {
-    pub damage: u64,
-    pub reads: u64,
-    pub recent: Vec<Recent>,
-}
-
-/// Something that has.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Recent {
-    pub time: u64,
-    pub count: u64,
-    pub what: String,
-}
-
-/// The process that serves.
-#[derive(Clone, Debug, Serialize)]
-pub struct Daemon {
-    pub pid: u64,
-    pub version: Option<String>,
-    pub started: Option<u64>,
-    pub uptime_seconds: u64,
-    pub restarts: Option<u64>,
-    pub last_death: Option<String>,
 }
 
 impl Report {
@@ -263,6 +173,7 @@ impl Report {
             has_failed: false,
             region_missing_bytes: 0,
             hindrance: None,
+            stopped_supervisor: None,
             passed_over: None,
             inode_table: None,
             unlinked: Vec::new(),
@@ -325,17 +236,23 @@ impl Report {
 
     /// Adds whether another daemon could go on with the mount, and what room there is below, which takes a look at where the
     /// media are.
-    pub fn look_ahead(mut self) -> Self {
+    pub fn look_ahead(mut self, entry: &Entry) -> Self {
         let daemon = self.daemon.as_ref();
         let pid = daemon.and_then(|daemon| i32::try_from(daemon.pid).ok());
         let volume = PathBuf::from(&self.volume);
         if !self.unlinked.is_empty() {
             return self;
         }
-        if self.goes_on == Some(true) {
-            // Of media that do not answer, the daemon knows more.
-            self.hindrance = media::ahead(pid, &volume).ok().flatten();
+        // Of media that do not answer, the daemon knows more.
+        let hindrance = media::ahead(pid, &volume).ok().flatten();
+        let goes_on = self.goes_on == Some(true);
+        if goes_on {
+            let server = Server::of(entry);
+            let pid = server.and_then(|server| server.pid());
+            self.stopped_supervisor = pid.and_then(unserved::stopped_parent);
         }
+        // Without another daemon it is up to the user where the volume is at the next mount.
+        self.hindrance = hindrance.filter(|why| goes_on || next::is_beheaded(why));
         self.below = media::room_below(pid, &volume);
         if self.needs_region() {
             self.is_region_file = media::is_region_file(&volume);
@@ -381,9 +298,9 @@ impl Report {
     }
 
     /// A volume at this path that cannot even be looked at.
-    pub fn unmountable(path: &Path, why: String) -> Self {
+    pub fn unmountable(path: &Path, why: Obstacle) -> Self {
         let mut r = Self::empty(path.to_string_lossy().into_owned(), State::Unmounted);
-        r.unmountable = Some(Obstacle::Media(why));
+        r.unmountable = Some(why);
         r.read_log(path);
         judge(&mut r);
         r
@@ -429,19 +346,11 @@ impl Report {
         match volume {
             Some(Ok(volume)) => {
                 r.know(&volume);
-                // The data device has not been looked at yet.
-                r.unmountable = match media::hindrance(&volume.path) {
-                    Ok(why) => why.map(Obstacle::Other),
-                    Err(media::Silent) => Some(Obstacle::Silence),
-                };
+                r.unmountable = before_next_mount(&volume, state);
             }
             // The next daemon waits for that. Other users may not be permitted to look.
             Some(Err(why)) if may_look && is_path => {
-                let why = match why {
-                    VolumeError::Unreachable { .. } => Some(why.to_string()),
-                    why => next::absence(&why),
-                };
-                r.unmountable = why.map(Obstacle::Media);
+                r.unmountable = full::unopened_mounted(Path::new(&entry.source), &why);
             }
             Some(Err(_)) => {}
             None => r.unmountable = Some(Obstacle::Silence),
@@ -451,6 +360,7 @@ impl Report {
         }
         r.daemon = unserved::daemon(entry);
         r.is_busy = is_busy;
+        r.stopped_supervisor = unserved::stopped_supervisor(entry);
         judge(&mut r);
         r
     }
@@ -488,6 +398,18 @@ impl Report {
     /// The volume as messages name it.
     pub fn shown_volume(&self) -> String {
         quayfs_shown::argument(Path::new(&self.volume))
+    }
+}
+
+/// What the next mount of a volume would meet whose daemon does not answer.
+fn before_next_mount(volume: &Glance, state: State) -> Option<Obstacle> {
+    match media::hindrance(&volume.path) {
+        Ok(Some(why)) if next::is_beheaded(&why) => Some(Obstacle::Damage(why)),
+        Ok(Some(why)) => Some(Obstacle::Other(why)),
+        // Nothing has it any more: its content can be looked at.
+        Ok(None) if state == State::Dead && !volume.in_use => full::status(&volume.path).1,
+        Ok(None) => None,
+        Err(media::Silent) => Some(Obstacle::Silence),
     }
 }
 

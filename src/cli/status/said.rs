@@ -75,6 +75,8 @@ pub fn scrub(s: &Value) -> Option<Scrub> {
         bytes: n("bytes"),
         total_bytes: n("total_bytes"),
         findings: n("findings"),
+        metadata: n("metadata"),
+        mended: n("mended"),
     })
 }
 

@@ -26,11 +26,8 @@ pub fn block(r: &Report) -> String {
         out.put("backend", &backend);
     }
     if let Some((power, death)) = survival(r) {
-        out.put("power loss", power);
-        match r.successor_lost {
-            Some(_) => out.put("dead daemon", &format!("ends the mount; {death}")),
-            None => out.put("dead daemon", death),
-        }
+        out.put("power loss", &power);
+        out.put("dead daemon", &death);
     }
     fill(r, &mut out);
     if let Some(commit) = commit(r) {
@@ -119,7 +116,7 @@ fn backend(r: &Report) -> Option<String> {
 }
 
 /// What outlives a power failure, and the death of the daemon.
-fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
+fn survival(r: &Report) -> Option<(String, String)> {
     let options = r.options.as_deref().unwrap_or_default();
     let has = |option: &str| options.split(',').any(|o| o == option);
     let collects = has("writeback");
@@ -129,7 +126,8 @@ fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
         return None;
     }
     if !r.unlinked.is_empty() || r.region_missing_bytes > 0 {
-        return Some(("the volume is lost", "the volume is lost"));
+        let lost = || "the volume is lost".to_string();
+        return Some((lost(), lost()));
     }
     let power = match (r.backend.as_deref()?, by_op) {
         ("volatile", _) => "the volume is lost",
@@ -140,14 +138,51 @@ fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
         }
         (_, false) => "all up to the last commit survives; fsync is one",
     };
-    let fails = r.has_failed || r.hindrance.is_some();
+    if let Some(obstructed) = obstructed(r, power) {
+        return Some(obstructed);
+    }
+    let fails = r.has_failed || r.stopped_supervisor.is_some();
     let goes_on = r.goes_on.unwrap_or(has("restart")) && !fails;
     let death = match (by_op, goes_on) {
         (_, true) => "another one goes on, and nothing is lost",
         (true, false) => "every call that has returned survives; mount again",
         (false, false) => "all up to the last commit survives; mount again",
     };
-    Some((power, death))
+    let ends = match (&r.successor_lost, r.stopped_supervisor) {
+        (Some(_), _) => "ends the mount; ",
+        (None, Some(_)) => "ends the mount unless its supervisor goes on; ",
+        (None, None) => "",
+    };
+    Some((power.into(), format!("{ends}{death}")))
+}
+
+/// The same where something is known that the next mount, or the next daemon, would meet.
+fn obstructed(r: &Report, power: &str) -> Option<(String, String)> {
+    // Nothing of one in ordinary memory survives.
+    let and = |rest: &str| match r.backend.as_deref() {
+        Some("volatile") => power.to_string(),
+        _ => format!("{power}{rest}"),
+    };
+    let is_damaged = r.passed_over.is_some() || r.errors.damage > 0;
+    let has_rotted = r.scrub.as_ref().is_some_and(|s| s.metadata > 0);
+    Some(if r.device_missing_bytes > 0 {
+        (
+            and("; what is behind the cut is lost"),
+            "ends the mount; the device has to be as long again before the next one".into(),
+        )
+    } else if r.hindrance.is_some() {
+        (
+            and("; what is in the way has to be put right before the next mount"),
+            "ends the mount, unless what is in the way is put right before".into(),
+        )
+    } else if has_rotted || is_damaged {
+        (
+            and(", but for what is damaged; the next mount may be refused"),
+            "may end the mount: another one may refuse what is damaged".into(),
+        )
+    } else {
+        return None;
+    })
 }
 
 fn fill(r: &Report, out: &mut Lines) {

@@ -2,7 +2,7 @@
 
 use super::super::full::Obstacle;
 use super::super::report::{Report, State};
-use super::{About, Finding, Health};
+use super::{About, Finding, Health, fsck_unmounted};
 use crate::cli::media::{PATIENCE, silence};
 
 /// Adds what is wrong, and what to do.
@@ -63,35 +63,64 @@ fn silent_media(r: &Report) -> String {
     format!("{}: {}", r.shown_volume(), silence(PATIENCE))
 }
 
-/// Every call fails.
+/// Every call fails. What a mount would be refused for comes before that.
 fn dead(r: &Report, all: &mut Vec<Finding>) {
-    let mnt = r.shown_mountpoint();
-    let first = match &r.unmountable {
-        Some(Obstacle::Silence) => {
-            all.push((Health::Failed, About::Service, silent_media(r), None));
-            "look at what it lies on; when that answers, "
-        }
-        Some(Obstacle::Media(why)) => {
-            all.push((Health::Failed, About::Service, why.clone(), None));
-            "put back what is missing, "
-        }
-        Some(Obstacle::Other(why)) => {
-            all.push((Health::Failed, About::Service, why.clone(), None));
-            "put it right, "
-        }
-        _ => "",
+    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    let again = format!("`quayfs umount {mnt}`, then mount again");
+    let f = (Health::Failed, About::Service);
+    let (why, todo) = match &r.unmountable {
+        Some(Obstacle::Silence) => (
+            Some(silent_media(r)),
+            format!("look at what it lies on; when that answers, {again}"),
+        ),
+        Some(Obstacle::Media(why)) if is_cut(why) => (
+            Some(why.clone()),
+            format!(
+                "make it as long again, {again}; `quayfs scrub {mnt}` names the files that have lost something"
+            ),
+        ),
+        Some(Obstacle::Media(why)) => (
+            Some(why.clone()),
+            format!("put back what is missing, {again}"),
+        ),
+        Some(Obstacle::Damage(why)) => (
+            Some(format!("it cannot be mounted and used: {why}")),
+            format!("`quayfs umount {mnt}`, then {}", mend(r)),
+        ),
+        Some(Obstacle::Failure(why)) => (
+            Some(format!("it cannot be mounted: {why}")),
+            format!(
+                "`quayfs umount {mnt}`, then `quayfs fsck {volume}`, once the media can be read"
+            ),
+        ),
+        Some(Obstacle::Other(why)) => (Some(why.clone()), format!("put it right, {again}")),
+        None if is_damaged(r) => (None, fsck_unmounted(r)),
+        None => (None, again),
     };
-    all.push((
-        Health::Failed,
-        About::Service,
-        "the daemon is gone: every call fails".into(),
-        Some(format!("{first}`quayfs umount {mnt}`, then mount again")),
-    ));
+    all.extend(why.map(|why| (f.0, f.1, why, None)));
+    let what = "the daemon is gone: every call fails".into();
+    all.push((f.0, f.1, what, Some(todo)));
+}
+
+/// Whether that is a part which is shorter than it was.
+fn is_cut(why: &str) -> bool {
+    why.contains(": truncated: ")
+}
+
+/// Whether the log has damage that nothing has repaired since.
+fn is_damaged(r: &Report) -> bool {
+    (r.log.as_ref()).is_some_and(|log| log.damage.structure > 0 || log.damage.met)
 }
 
 /// It may be that the next daemon cannot begin.
 fn silent(r: &Report, all: &mut Vec<Finding>) {
     let mnt = r.shown_mountpoint();
+    if let Some(pid) = r.stopped_supervisor {
+        let what =
+            format!("the daemon does not answer, and its supervisor (process {pid}) is stopped");
+        let todo = format!("`kill -CONT {pid}` lets it go on");
+        return all.push((Health::Failed, About::Service, what, Some(todo)));
+    }
     let todo = match &r.unmountable {
         Some(Obstacle::Silence) => {
             all.push((Health::Failed, About::Service, silent_media(r), None));
@@ -104,6 +133,10 @@ fn silent(r: &Report, all: &mut Vec<Finding>) {
         Some(Obstacle::Other(why)) => {
             all.push((Health::Failed, About::Service, why.clone(), None));
             "put it right: the next daemon waits for that, two minutes at most".into()
+        }
+        Some(Obstacle::Damage(why)) => {
+            all.push((Health::Failed, About::Service, why.clone(), None));
+            format!("`quayfs umount --force {mnt}`, then {}", mend(r))
         }
         _ => "ask again; look at the log, and at the disks (`dmesg`)".into(),
     };
@@ -128,7 +161,7 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
             Obstacle::Silence => (&silent_media(r), None),
             Obstacle::Media(why) => (
                 why,
-                Some(match why.contains(": truncated: ") {
+                Some(match is_cut(why) {
                     true => format!(
                         "make it as long again, mount it, then `quayfs scrub MOUNTPOINT` names the files that have lost something; `quayfs fsck --data {volume}` does so before"
                     ),
@@ -161,9 +194,7 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
         ));
     } else if r.clean == Some(false) {
         // What a check has found comes first.
-        let is_sound =
-            (r.log.as_ref()).is_none_or(|log| log.damage.structure == 0 && !log.damage.met);
-        let todo = is_sound.then(|| "mount it: that recovers what was durable".into());
+        let todo = (!is_damaged(r)).then(|| "mount it: that recovers what was durable".into());
         let what = "not unmounted cleanly".into();
         all.push((Health::Degraded, About::NotClosed, what, todo));
     }

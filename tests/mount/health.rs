@@ -1,0 +1,204 @@
+//! What `quayfs status` says of what the next daemon, or the next mount, would meet.
+//!
+//! Needs `/dev/fuse` and root.
+
+use crate::processes::{daemon, parent};
+use crate::program;
+
+use program::{Mounted, Run, Scene, Start as _, can_mount, eventually, quayfs};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+fn run(command: &str, target: &Path, more: &[&str]) -> Run {
+    let words = [OsStr::new(command), target.as_os_str()];
+    quayfs(words.into_iter().chain(more.iter().map(OsStr::new)))
+}
+
+/// The exit code, and what is said of this one.
+fn status(target: &Path) -> (i32, Value) {
+    let said = run("status", target, &["--json"]);
+    let mut all: Value = serde_json::from_str(&said.out).unwrap();
+    (said.code, all["volumes"][0].take())
+}
+
+/// What is said on a screen, in one line, without the spaces between the words.
+fn screen(target: &Path) -> String {
+    let said = run("status", target, &[]);
+    let words: Vec<_> = said.out.split_whitespace().collect();
+    words.join(" ")
+}
+
+fn signal(pid: i32, name: &str) {
+    let mut kill = Command::new("kill");
+    let sent = kill.args(["-s", name, &pid.to_string()]).finish();
+    assert!(sent.unwrap().success());
+}
+
+fn writable(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+/// A volume of that name in one file.
+fn in_one_file(scene: &Scene) {
+    let vol = scene.vol();
+    fs::remove_dir_all(&vol).unwrap();
+    run("mkfs", &vol, &["--size", "64M", "--pmem-size", "32M"]).ok();
+}
+
+/// Where the tables are is wiped under a mount: that is told while the mount can still be copied, and what to do then.
+#[test]
+fn tables_that_are_lost_are_told_before_the_next_mount() {
+    if !can_mount() {
+        return;
+    }
+    for (options, is_one) in [("restart", false), ("norestart", false), ("restart", true)] {
+        let scene = Scene::in_memory();
+        if is_one {
+            in_one_file(&scene);
+        }
+        let m = Mounted::on(scene, options);
+        let (vol, mnt) = (m.0.vol(), m.mnt());
+        fs::write(mnt.join("file"), b"content").unwrap();
+        assert_eq!(status(&mnt).0, 0);
+        let region = match is_one {
+            true => vol.clone(),
+            false => vol.join("pmem"),
+        };
+        writable(&region).write_all_at(&[0; 8192], 0).unwrap();
+        let (code, told) = status(&mnt);
+        assert_eq!(code, 1, "{told}");
+        let why = told["reasons"][0].as_str().unwrap();
+        assert!(
+            why.contains("tables at its beginning are overwritten"),
+            "{why}"
+        );
+        let todo = told["advice"].as_str().unwrap();
+        assert!(
+            todo.starts_with("copy what is on ") && todo.contains("fsck --repair"),
+            "{todo}"
+        );
+        let said = screen(&mnt);
+        assert!(said.contains("dead daemon ends the mount"), "{said}");
+
+        m.umount();
+        let (code, told) = status(&vol);
+        assert_eq!((code, &told["health"]), (2, &"failed".into()), "{told}");
+        let todo = told["advice"].as_str().unwrap();
+        assert!(todo.starts_with("`quayfs fsck --repair "), "{todo}");
+        assert_eq!(run("fsck", &vol, &["--repair"]).code, 1);
+        m.mount(options);
+        assert_eq!(fs::read(mnt.join("file")).unwrap(), b"content");
+        m.umount();
+    }
+    // Nothing is said of a file that never was one.
+    let scene = Scene::in_memory();
+    let other = scene.dir().join("other");
+    fs::write(&other, vec![0; 64 << 20]).unwrap();
+    assert_eq!(run("status", &other, &[]).code, 3);
+}
+
+/// Of a dead mount, what makes the next one possible is the first advice.
+#[test]
+fn a_dead_mount_is_told_what_the_next_one_needs() {
+    if !can_mount() {
+        return;
+    }
+    let damaged = |vol: &Path| {
+        writable(&vol.join("pmem"))
+            .write_all_at(&[0; 8192], 0)
+            .unwrap()
+    };
+    let cut = |vol: &Path| writable(&vol.join("data")).set_len(48 << 20).unwrap();
+    let hits: [(&dyn Fn(&Path), &str); 2] = [(&damaged, "fsck --repair"), (&cut, "as long again")];
+    for (hit, todo) in hits {
+        let m = Mounted::on(Scene::in_memory(), "norestart");
+        let (vol, mnt) = (m.0.vol(), m.mnt());
+        hit(&vol);
+        let said = screen(&mnt);
+        assert!(said.contains("dead daemon ends the mount"), "{said}");
+        signal(daemon(&m), "KILL");
+        eventually("it is dead", || status(&mnt).1["state"] == "dead");
+        let (code, told) = status(&mnt);
+        assert_eq!(code, 2);
+        assert!(told["advice"].as_str().unwrap().contains(todo), "{told}");
+        let first = told["todo"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|todo| !todo.is_null());
+        assert_eq!(first, Some(&told["advice"]));
+        m.umount();
+    }
+}
+
+/// As long as it stays so, nothing would start another daemon.
+#[test]
+fn a_supervisor_that_is_stopped_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "restart");
+    let mnt = m.mnt();
+    let last = daemon(&m);
+    let supervisor = parent(last);
+    let todo = Value::from(format!("`kill -CONT {supervisor}` lets it go on"));
+    signal(supervisor, "STOP");
+    let alive = (status(&mnt), screen(&mnt));
+    signal(last, "KILL");
+    let dead = status(&mnt);
+    signal(supervisor, "CONT");
+    let ((code, told), said) = alive;
+    assert_eq!((code, &told["advice"]), (1, &todo), "{told}");
+    assert!(
+        said.contains("dead daemon ends the mount unless its supervisor"),
+        "{said}"
+    );
+    let (code, told) = dead;
+    assert_eq!((code, &told["advice"]), (2, &todo), "{told}");
+    assert_ne!(daemon(&m), last);
+    m.umount();
+}
+
+/// Damage of no file is nothing that a backup of files helps against, and the next mount may be refused.
+#[test]
+fn metadata_that_have_rotted_are_copied_and_repaired() {
+    if !can_mount() {
+        return;
+    }
+    let scene = Scene::in_memory();
+    let of = |words: &[&str]| -> Value {
+        serde_json::from_str(&run("dump", &scene.vol(), words).ok()).unwrap()
+    };
+    let (nodes, dump) = (of(&["nodes", "--json"]), of(&["--json"]));
+    let node_off = dump["geometry"]["node_off"].as_u64().unwrap();
+    let mut pages = nodes["nodes"].as_array().unwrap().iter();
+    let page = pages.find(|node| node["kind"] == "bitmap").unwrap();
+    let at = node_off + page["page"].as_u64().unwrap() * 4096 + 2000;
+    let m = Mounted::on(scene, "restart");
+    let mnt = m.mnt();
+    let region = writable(&m.0.vol().join("pmem"));
+    let turn = || {
+        let mut byte = [0];
+        region.read_exact_at(&mut byte, at).unwrap();
+        region.write_all_at(&[!byte[0]], at).unwrap();
+    };
+    turn();
+    assert_eq!(run("scrub", &mnt, &[]).code, 4);
+    let (code, told) = status(&mnt);
+    assert_eq!(code, 1, "{told}");
+    assert_eq!(told["scrub"]["metadata"], told["scrub"]["findings"]);
+    let todo = told["advice"].as_str().unwrap();
+    assert!(
+        todo.starts_with("copy what is on ") && todo.contains("fsck --repair --data"),
+        "{todo}"
+    );
+    let said = screen(&mnt);
+    assert!(said.contains("dead daemon may end the mount"), "{said}");
+    turn();
+    m.umount();
+    m.fsck();
+}
