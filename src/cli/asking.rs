@@ -98,11 +98,9 @@ pub fn irreplaceable(status: &Value, shown: &str) -> Option<String> {
 /// The one mount of QuayFS that there is.
 pub fn only_mount(code: u8) -> Result<Entry, Failure> {
     let table = table::read().map_err(mount_table(code))?;
-    let mut ours: Vec<Entry> = table.into_iter().filter(Entry::is_quayfs).collect();
-    ours.sort_by(|a, b| a.device.cmp(&b.device));
-    ours.dedup_by(|a, b| a.device == b.device);
+    let ours = table::each_once(&table);
     match ours.len() {
-        1 => Ok(ours.remove(0)),
+        1 => Ok(ours[0].clone()),
         0 => Err(Failure::new(code, "no volume is mounted")),
         n => Err(Failure::new(
             code,
@@ -133,14 +131,15 @@ fn covered(entry: &Entry) -> String {
     let volume = quayfs_shown::path(Path::new(&entry.source));
     let shown = quayfs_shown::path(&entry.target);
     let table = table::read().unwrap_or_default();
-    let covers = |other: &&Entry| other.id != entry.id && entry.target.starts_with(&other.target);
-    let over = table.iter().rfind(covers);
-    let over = over.map_or(shown.to_string(), |over| {
-        quayfs_shown::path(&over.target).to_string()
-    });
-    format!(
-        "{volume} is mounted on {shown}, but something else is mounted over it: `umount {over}` takes that away"
-    )
+    match table::covering(&table, entry) {
+        Some(over) => {
+            let over = quayfs_shown::argument(&over.target);
+            format!(
+                "{volume} is mounted on {shown}, but something else is mounted over it: `umount {over}` takes that away"
+            )
+        }
+        None => format!("{volume} is mounted on {shown}, but something else is found there"),
+    }
 }
 
 /// Refuses to ask for anything by the name of a mount that is hidden.
@@ -185,6 +184,14 @@ fn heard(entry: &Entry, said: Result<String, Errno>, code: u8) -> Result<Heard, 
             format!("{shown} is not mounted any more")
         }
         Err(Errno::XDEV) => covered(entry),
+        Err(Errno::NODATA | Errno::OPNOTSUPP)
+            if entry.is_quayfs() && entry.root != Path::new("/") =>
+        {
+            let volume = quayfs_shown::argument(Path::new(&entry.source));
+            format!(
+                "{shown} shows a part of {volume}, by which only root, and the user who mounted that, may ask: name a mount point that shows all of it"
+            )
+        }
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
             format!("{shown} is {}, not QuayFS", entry.fstype)
         }
@@ -218,6 +225,7 @@ pub fn answer(args: &args::Probe) -> u8 {
         Question::Parts => media::parts(&args.target).unwrap_or_default(),
         Question::Room => media::room(&args.target),
         Question::Media => media::read(&args.target),
+        Question::Tables => status::beheaded(&args.target),
         Question::Log => media::log(&args.target),
         Question::Path => media::reach(&args.target),
     });
@@ -225,7 +233,6 @@ pub fn answer(args: &args::Probe) -> u8 {
 }
 
 /// Refuses to ask anything else of a mount that does not answer: such a request could not even be interrupted.
-        Question::Tables => status::beheaded(&args.target),
 ///
 /// # Errors
 /// It says nothing. That this user may not ask, the request itself will say.

@@ -109,16 +109,12 @@ fn out_of_sight() -> Result<Vec<Report>, Failure> {
 
 /// What is mounted, each file system once, wherever else it is mounted too.
 fn all_mounted() -> Result<Vec<Report>, Failure> {
-    let mut seen = BTreeSet::new();
     let mut volumes = Vec::new();
     let entries = table::read().map_err(asking::mount_table(STATUS_UNKNOWN))?;
-    for entry in entries.into_iter().filter(Entry::is_quayfs) {
-        if !seen.insert(entry.device.clone()) {
-            continue;
-        }
-        match of_mount(&entry) {
+    for entry in table::each_once(&entries) {
+        match of_mount(entry) {
             Ok(report) => volumes.push(report),
-            Err(_) if table::is_gone(&entry) => {}
+            Err(_) if table::is_gone(entry) => {}
             Err(failure) => warn(failure.line),
         }
     }

@@ -412,6 +412,7 @@ mod tests {
         let judged = |superblock: &str| {
             let entry = Entry {
                 id: 1,
+                parent: 0,
                 device: "0:1048575".into(),
                 root: "/".into(),
                 target: "/mnt".into(),

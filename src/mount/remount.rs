@@ -55,6 +55,7 @@ mod tests {
     fn what_is_not_said_stays() {
         let entry = Entry {
             id: 1,
+            parent: 0,
             device: "0:45".into(),
             root: "/".into(),
             target: "/m".into(),

@@ -1,5 +1,6 @@
 //! The kernel's mount table, `/proc/self/mountinfo`.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -18,6 +19,8 @@ use quayfs_fs::volume::PMEM;
 pub struct Entry {
     /// Number of the mount: no other one has it while this one exists.
     pub id: u64,
+    /// That of the mount that it is mounted on.
+    pub parent: u64,
     /// The device number of its file system, as `MAJOR:MINOR`.
     pub device: String,
     /// The directory of that file system that is seen there; `/` is all of it.
@@ -93,7 +96,11 @@ pub fn is_gone(entry: &Entry) -> bool {
 
 /// The mount on exactly `target`, an absolute path; the topmost one if there are several.
 pub fn mounted_on(target: &Path) -> io::Result<Option<Entry>> {
-    Ok(read()?.into_iter().rfind(|e| e.target == target))
+    let table = read()?;
+    let is_there = |e: &&Entry| e.target == target;
+    let is_seen = |e: &&Entry| is_there(e) && covering(&table, e).is_none();
+    let topmost = table.iter().rfind(is_seen);
+    Ok(topmost.or_else(|| table.iter().rfind(is_there)).cloned())
 }
 
 /// A mount of the volume at a canonical path: the newest one that shows its root and is not hidden, or else the newest
@@ -117,11 +124,48 @@ pub fn mount_of(volume: &Path) -> io::Result<Option<Entry>> {
 fn best(table: &[Entry], is_meant: impl Fn(&Entry) -> bool) -> Option<&Entry> {
     let meant = (0..table.len()).filter(|at| is_meant(&table[*at]));
     let at = meant.max_by_key(|at| {
-        let (entry, newer) = (&table[*at], &table[at + 1..]);
-        let is_hidden = newer.iter().any(|e| entry.target.starts_with(&e.target));
-        (entry.root == Path::new("/") && !is_hidden, *at)
+        let entry = &table[*at];
+        let is_seen = covering(table, entry).is_none();
+        (is_seen && entry.root == Path::new("/"), is_seen, *at)
     });
     at.map(|at| &table[at])
+}
+
+/// The mount that hides another one: what is mounted on it, or on a directory that leads there. The order of the table does not
+/// tell, since mounts can be moved.
+pub fn covering<'t>(table: &'t [Entry], entry: &Entry) -> Option<&'t Entry> {
+    let on_it = |e: &&Entry| e.id != entry.id && e.parent == entry.id && e.target == entry.target;
+    if let Some(over) = table.iter().rfind(on_it) {
+        return Some(over);
+    }
+    let mut below = entry;
+    // A table that was read while it changed may have no end.
+    for _ in 0..table.len() {
+        let on_the_way = |e: &&Entry| {
+            e.id != below.id
+                && e.parent == below.parent
+                && e.target != below.target
+                && below.target.starts_with(&e.target)
+        };
+        if let Some(over) = table.iter().rfind(on_the_way) {
+            return Some(over);
+        }
+        let is_parent = |e: &&Entry| e.id == below.parent && e.id != e.parent;
+        below = table.iter().find(is_parent)?;
+    }
+    None
+}
+
+/// Of each file system of ours, the mount that it is to be asked through.
+pub fn each_once(table: &[Entry]) -> Vec<&Entry> {
+    let mut seen = BTreeSet::new();
+    let ours = table.iter().filter(|e| e.is_quayfs());
+    let devices = ours
+        .map(|e| &e.device)
+        .filter(|device| seen.insert(*device));
+    devices
+        .filter_map(|device| best(table, |e| e.is_quayfs() && e.device == *device))
+        .collect()
 }
 
 /// Whether the table is believed about mounts of this user, whatever volume it shows.
@@ -146,10 +190,17 @@ fn block_device(path: &Path) -> Option<u64> {
     meta.file_type().is_block_device().then(|| meta.rdev())
 }
 
-/// The mount that `path` (as [`resolve`] gives it) means: a mount point, or a volume that is mounted.
+/// The mount that `path` (as [`resolve`] gives it) means: a mount point, or a volume that is mounted. Of a mount point that shows a
+/// part of a file system it is the one that shows all of it, if there is one in sight.
 pub fn mount_for(path: &Path) -> io::Result<Option<Entry>> {
     match mounted_on(path)?.filter(Entry::is_fuse) {
-        Some(entry) => Ok(Some(entry)),
+        Some(entry) if entry.root == Path::new("/") => Ok(Some(entry)),
+        Some(part) => {
+            let table = read()?;
+            let whole = best(&table, |e| e.is_fuse() && e.device == part.device);
+            let is_whole = |e: &&Entry| e.root == Path::new("/") && covering(&table, e).is_none();
+            Ok(Some(whole.filter(is_whole).cloned().unwrap_or(part)))
+        }
         None => mount_of(path),
     }
 }
@@ -163,7 +214,8 @@ fn line(text: &[u8]) -> Option<Entry> {
     let text_of = |word: &[u8]| String::from_utf8(word.to_vec()).ok();
     let mut words = text.split(|b| *b == b' ');
     let id = text_of(words.next()?)?.parse().ok()?;
-    let device = text_of(words.nth(1)?)?;
+    let parent = text_of(words.next()?)?.parse().ok()?;
+    let device = text_of(words.next()?)?;
     let root = unescape(words.next()?);
     let target = unescape(words.next()?);
     let options = text_of(words.next()?)?;
@@ -174,6 +226,7 @@ fn line(text: &[u8]) -> Option<Entry> {
     let superblock = String::from_utf8_lossy(rest.next()?).into_owned();
     Some(Entry {
         id,
+        parent,
         device,
         root: root.into(),
         target: target.into(),
@@ -235,6 +288,7 @@ mod tests {
             table[1],
             Entry {
                 id: 40,
+                parent: 22,
                 device: "0:33".into(),
                 root: "/".into(),
                 target: "/mnt/a b\\".into(),
@@ -266,14 +320,38 @@ mod tests {
         let whole = "40 22 0:33 / /mnt rw - fuse.quayfs /srv/vol rw\n";
         let newer = "41 22 0:33 / /also rw - fuse.quayfs /srv/vol rw\n";
         let part = "42 22 0:33 /part /home rw - fuse.quayfs /srv/vol rw\n";
-        let over = |place: &str| format!("43 40 0:50 / {place} rw - tmpfs none rw\n");
+        let over =
+            |parent: u64, place: &str| format!("39 {parent} 0:50 / {place} rw - tmpfs none rw\n");
         assert_eq!(of(&format!("{whole}{newer}")), Some(41));
         assert_eq!(of(&format!("{whole}{part}")), Some(40));
-        assert_eq!(of(&format!("{whole}{newer}{}", over("/also"))), Some(40));
-        assert_eq!(of(&format!("{whole}{newer}{}", over("/"))), Some(41));
-        assert_eq!(of(&format!("{whole}{}", over("/mnt/below"))), Some(40));
+        // What lies over it may be older, and have been moved there.
+        for covered in [
+            format!("{newer}{}", over(41, "/also")),
+            over(41, "/also") + newer,
+        ] {
+            assert_eq!(of(&format!("{whole}{covered}")), Some(40));
+        }
+        let below = "43 44 0:33 / /dir/mnt rw - fuse.quayfs /srv/vol rw\n";
+        let dir = "44 22 0:51 / /dir rw - tmpfs none rw\n";
+        assert_eq!(of(&format!("{whole}{dir}{below}")), Some(43));
+        let covered = over(44, "/dir");
+        assert_eq!(of(&format!("{whole}{dir}{below}{covered}")), Some(40));
+        let covered = "39 22 0:50 / /a rw - tmpfs none rw\n44 22 0:51 / /a/b rw - tmpfs none rw\n";
+        let below = below.replace("/dir/mnt", "/a/b/mnt");
+        assert_eq!(of(&format!("{whole}{covered}{below}")), Some(40));
+        assert_eq!(of(&format!("{whole}{}", over(40, "/mnt/below"))), Some(40));
         assert_eq!(of(part), Some(42));
-        assert_eq!(of(&over("/")), None);
+        assert_eq!(of(&over(22, "/")), None);
+    }
+
+    #[test]
+    fn a_file_system_is_asked_once_where_it_is_seen() {
+        let table = parse(
+            b"40 22 0:33 / /m1 rw - fuse.quayfs /srv/vol rw\n41 22 0:33 / /m2 rw - fuse.quayfs /srv/vol rw\n\
+            42 40 0:50 / /m1 rw - tmpfs none rw\n43 22 0:34 / /m3 rw - fuse.quayfs /srv/other rw\n",
+        );
+        let found: Vec<u64> = each_once(&table).iter().map(|e| e.id).collect();
+        assert_eq!(found, [41, 43]);
     }
 
     #[test]

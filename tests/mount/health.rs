@@ -5,7 +5,9 @@
 use crate::processes::{daemon, parent};
 use crate::program;
 
-use program::{Mounted, Run, Scene, Start as _, can_mount, eventually, quayfs};
+use program::{Mounted, Run, Scene, Start as _, as_nobody, can_mount, eventually, quayfs};
+use rustix::fs::getxattr;
+use rustix::io::Errno;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -201,4 +203,99 @@ fn metadata_that_have_rotted_are_copied_and_repaired() {
     turn();
     m.umount();
     m.fsck();
+}
+
+/// A bind mount of a directory or a file says what the mount says, also when nothing else of it is left.
+#[test]
+fn a_part_of_a_mount_can_be_asked() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::on(Scene::open_to_all(), "norestart,allow_other");
+    let (vol, mnt) = (m.0.vol(), m.mnt());
+    let [dir, file] = ["b", "fb"].map(|name| m.0.dir().join(name));
+    fs::create_dir(mnt.join("dir")).unwrap();
+    fs::create_dir(&dir).unwrap();
+    for place in [&mnt.join("file"), &file] {
+        fs::write(place, b"").unwrap();
+    }
+    let _parts = [
+        Bound::new(&mnt.join("dir"), &dir),
+        Bound::new(&mnt.join("file"), &file),
+    ];
+    for name in ["quayfs.status", "quayfs.quota", "quayfs.scrub"] {
+        let get = || getxattr(&file, name, &mut [0; 64 << 10]);
+        assert!(get().is_ok_and(|len| len > 0), "{name}");
+        // What is given a part of a volume learns nothing of the rest.
+        assert_eq!(as_nobody(get), Err(Errno::OPNOTSUPP), "{name}");
+    }
+    let uuid = &m.info()["uuid"];
+    for place in [&dir, &file] {
+        let (code, told) = status(place);
+        assert_eq!((code, &told["uuid"]), (0, uuid), "{told}");
+        assert_eq!(
+            told["mountpoint"],
+            mnt.to_str().unwrap(),
+            "all is seen there"
+        );
+        for command in ["info", "stats", "scrub", "quota"] {
+            run(command, place, &[]).ok();
+        }
+    }
+    let gone = Command::new("umount").arg("-i").arg(&mnt).finish();
+    assert!(gone.unwrap().success());
+    for place in [&dir, &file, &vol] {
+        let (code, told) = status(place);
+        assert_eq!((code, &told["uuid"]), (0, uuid), "{told}");
+        for command in ["info", "stats", "scrub", "quota"] {
+            run(command, place, &[]).ok();
+        }
+    }
+}
+
+/// A mount that goes with the test.
+struct Bound<'p>(&'p Path);
+
+impl<'p> Bound<'p> {
+    fn new(what: &Path, at: &'p Path) -> Self {
+        let made = Command::new("mount")
+            .arg("--bind")
+            .args([what, at])
+            .finish();
+        assert!(made.unwrap().success());
+        Self(at)
+    }
+}
+
+impl Drop for Bound<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount")
+            .args(["-i", "-l"])
+            .arg(self.0)
+            .finish();
+    }
+}
+
+/// The list has a mount where it is seen, in whatever order the places were mounted.
+#[test]
+fn the_list_has_a_mount_that_is_covered_in_one_place() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "norestart");
+    let (mnt, other) = (m.mnt(), m.0.dir().join("other"));
+    fs::create_dir(&other).unwrap();
+    let _bound = Bound::new(&mnt, &other);
+    let cover = ["-t", "tmpfs", "none"];
+    let made = Command::new("mount").args(cover).arg(&mnt).finish();
+    assert!(made.unwrap().success());
+    let _cover = Bound(&mnt);
+    let list = quayfs(["status", "--json"]);
+    let list: Value = serde_json::from_str(&list.out).unwrap();
+    let has = |place: &Path| {
+        let all = list["volumes"].as_array().unwrap().iter();
+        all.filter(|v| v["mountpoint"] == place.to_str().unwrap())
+            .count()
+    };
+    assert_eq!((has(&mnt), has(&other)), (0, 1), "{list}");
 }

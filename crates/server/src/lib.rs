@@ -24,6 +24,9 @@ mod xattrs;
 pub use convert::{FOREVER, open_flags, set_attr, writes};
 pub use service::wish;
 
+/// Names of attributes that are none begin with it.
+const PREFIX: &[u8] = b"quayfs.";
+
 /// Name of the extended attribute that a running mount answers with its status as JSON.
 pub const STATUS_XATTR: &str = "quayfs.status";
 /// Name of the extended attribute by which a scrub is started, stopped and watched.

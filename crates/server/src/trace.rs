@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::PREFIX;
 use crossbeam_queue::ArrayQueue;
 use quayfs_fuse::wire::Opcode;
 use quayfs_fuse::{Answer, Op, Out, Request};
-use quayfs_layout::inode::ROOT;
 use serde_json::{Value, json};
 
 /// How many can watch at a time.
@@ -181,7 +181,7 @@ fn watches(request: &Request<'_>) -> bool {
     let (Op::Getxattr { name, .. } | Op::Setxattr { name, .. }) = &request.op else {
         return false;
     };
-    request.header.nodeid == ROOT && name.starts_with(b"quayfs.")
+    name.starts_with(PREFIX)
 }
 
 impl Default for Trace {

@@ -4,6 +4,7 @@ use quayfs_fuse::wire::{GetxattrOut, InHeader, SETXATTR_ACL_KILL_SGID, SetxattrI
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::ROOT;
 
+use crate::PREFIX;
 use crate::convert::set_xattr;
 use crate::errno::ToErrno;
 use crate::service::Server;
@@ -16,7 +17,7 @@ impl Server {
         name: &[u8],
         value: &[u8],
     ) -> Answer {
-        if header.nodeid == ROOT
+        if self.may_be_asked(header, name)
             && let Some(answer) = self.command(header, name, value)
         {
             return answer;
@@ -35,12 +36,20 @@ impl Server {
         size: u32,
         out: &mut Out<'_>,
     ) -> Answer {
-        if header.nodeid == ROOT
+        if self.may_be_asked(header, name)
             && let Some(value) = self.report(header, name)
         {
             return put(&value?, size, out);
         }
         put(&self.fs.getxattr(header.nodeid, name).errno()?, size, out)
+    }
+
+    /// Whether an attribute is one of those that are none: of the root directory, and for a user who may manage the mount of
+    /// everything else as well, for a bind mount may show no more of it. What a container is given a part of says nothing
+    /// about the rest there.
+    fn may_be_asked(&self, header: &InHeader, name: &[u8]) -> bool {
+        let manages = || self.fs.may_watch(self.asker(header)).is_ok();
+        header.nodeid == ROOT || name.starts_with(PREFIX) && manages()
     }
 
     pub(super) fn listxattr(&self, header: &InHeader, size: u32, out: &mut Out<'_>) -> Answer {

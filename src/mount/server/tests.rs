@@ -11,6 +11,7 @@ fn entry(device: &str) -> Entry {
     let me = rustix::process::geteuid().as_raw();
     Entry {
         id: 1,
+        parent: 0,
         device: device.into(),
         root: "/".into(),
         target: PathBuf::from("/no/such/place"),
