@@ -140,7 +140,7 @@ fn read_only(r: &Report, why: &str) -> Finding {
     let mnt = r.shown_mountpoint();
     match why.split_once(" is write-protected (") {
         Some((medium, _)) if !r.has_failed => {
-            let how = match medium.starts_with("/dev/") {
+            let how = match medium.starts_with("/dev/") && !r.is_foreign {
                 true => {
                     let medium = quayfs_shown::argument(Path::new(medium));
                     format!("make the device writable (`blockdev --setrw {medium}`)")
@@ -229,7 +229,10 @@ fn loss(r: &Report, all: &mut Vec<Finding>) {
 /// What to do about a data device that was cut short.
 fn lengthen(r: &Report) -> String {
     let mnt = r.shown_mountpoint();
-    let how = match (&r.data_file, r.device_needs_bytes) {
+    let needs = r
+        .device_needs_bytes
+        .filter(|needs| *needs > r.device_missing_bytes);
+    let how = match (&r.data_file, needs) {
         (Some(file), Some(needs)) => {
             let file = quayfs_shown::argument(Path::new(file));
             format!("make it as long again (`truncate --size {needs} {file}`)")

@@ -14,13 +14,14 @@ use crate::cli::handover::{MANAGER_GONE, SUPERVISOR_GONE};
 use crate::cli::unserved::{self, Unserved};
 use crate::cli::{log, media};
 use crate::mount::server::Server;
-use crate::mount::table::Entry;
+use crate::mount::table::{self, Entry};
 use quayfs_fs::uuid_text;
 use quayfs_fs::volume::{Glance, VolumeError, locate};
 use quayfs_layout::jsb::Mode;
 use rustix::process::geteuid;
 use serde::Serialize;
 use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Where a volume is in its life.
@@ -98,6 +99,9 @@ pub struct Report {
     /// Its path, if it is a file.
     #[serde(skip)]
     pub data_file: Option<String>,
+    /// The daemon is that of another user, who is not root: what it names is put into no command.
+    #[serde(skip)]
+    pub is_foreign: bool,
     /// Room in the file system that files with holes lie on.
     #[serde(skip)]
     pub below: Option<Below>,
@@ -168,6 +172,7 @@ impl Report {
             device_missing_bytes: 0,
             device_needs_bytes: None,
             data_file: None,
+            is_foreign: false,
             below: None,
             is_region_file: None,
             has_failed: false,
@@ -237,14 +242,22 @@ impl Report {
     /// Adds whether another daemon could go on with the mount, and what room there is below, which takes a look at where the
     /// media are.
     pub fn look_ahead(mut self, entry: &Entry) -> Self {
+        if !entry.user_id().is_some_and(table::is_believed_at_once) {
+            self.distrust(entry);
+        }
         let daemon = self.daemon.as_ref();
         let pid = daemon.and_then(|daemon| i32::try_from(daemon.pid).ok());
         let volume = PathBuf::from(&self.volume);
         if !self.unlinked.is_empty() {
+            judge(&mut self);
             return self;
         }
         // Of media that do not answer, the daemon knows more.
-        let hindrance = media::ahead(pid, &volume).ok().flatten();
+        let ahead = media::ahead(pid, &volume);
+        if ahead.is_ok() && self.is_as_long_again() {
+            self.device_needs_bytes = None;
+        }
+        let hindrance = ahead.ok().flatten();
         let goes_on = self.goes_on == Some(true);
         if goes_on {
             let server = Server::of(entry);
@@ -259,6 +272,26 @@ impl Report {
         }
         judge(&mut self);
         self
+    }
+
+    /// Takes back what would be put into commands by the word of the daemon of another user: that may be any program.
+    fn distrust(&mut self, entry: &Entry) {
+        self.is_foreign = true;
+        self.volume = entry.source.to_string_lossy().into_owned();
+        (self.data_file, self.device_needs_bytes) = (None, None);
+        let is_theirs = |log: &Logged| {
+            let meta = std::fs::symlink_metadata(&log.path);
+            meta.is_ok_and(|meta| Some(meta.uid()) == entry.user_id())
+        };
+        self.log = self.log.take().filter(is_theirs);
+    }
+
+    /// Whether the file of the data has the length by now that the daemon has missed: no command is to shorten it.
+    fn is_as_long_again(&self) -> bool {
+        let len = (self.data_file.as_ref()).and_then(|file| std::fs::metadata(file).ok());
+        let len = len.map(|meta| meta.len());
+        len.zip(self.device_needs_bytes)
+            .is_some_and(|(len, needs)| len >= needs)
     }
 
     /// A volume that no mount in sight serves. `closing`: how the daemon is that closes it, if one does.

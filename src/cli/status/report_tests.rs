@@ -125,3 +125,63 @@ fn the_page_describes_every_field_and_no_other() {
     let wrong: Vec<_> = printed.symmetric_difference(&described).collect();
     assert!(wrong.is_empty(), "in one of them only: {wrong:?}");
 }
+
+/// A daemon of another user says what it likes, and root reads it.
+#[test]
+fn no_command_has_what_the_daemon_of_another_user_names() {
+    let mut s = status();
+    s["device"] = json!("/etc/passwd: regular file, x");
+    (s["device_missing_bytes"], s["device_needs_bytes"]) = (json!(4096), json!(8192));
+    (s["volume"], s["log"]) = (json!("/etc"), json!("/proc/self/maps"));
+    s["read_only_reason"] = json!("/dev/sda is write-protected (x)");
+    let entry = |user: u32| Entry {
+        id: 1,
+        parent: 0,
+        device: "0:0".into(),
+        root: "/".into(),
+        target: "/m".into(),
+        options: "rw".into(),
+        fstype: "fuse.quayfs".into(),
+        source: "/home/vol".into(),
+        superblock: format!("rw,user_id={user},group_id={user}"),
+    };
+    let said = |user| {
+        let r = Report::live(Path::new("/m"), false, &s).look_ahead(&entry(user));
+        (
+            r.todo.into_iter().flatten().collect::<Vec<_>>().join(" "),
+            r.volume,
+        )
+    };
+    let me = geteuid().as_raw();
+    let (todo, volume) = said(me + 7);
+    assert!(
+        todo.contains("as long again") && volume == "/home/vol",
+        "{todo}"
+    );
+    for named in ["/etc", "/dev/sda", "8192"] {
+        assert!(!todo.contains(named), "{todo}");
+    }
+    let (todo, volume) = said(me);
+    assert!(
+        todo.contains("--setrw /dev/sda") && volume == "/etc",
+        "{todo}"
+    );
+    // One that is long enough is not cut by what is to lengthen it.
+    s["device"] = json!("/proc/self/exe: regular file, x");
+    let r = Report::live(Path::new("/m"), false, &s);
+    assert!(
+        r.look_ahead(&entry(me))
+            .todo
+            .iter()
+            .flatten()
+            .all(|todo| !todo.contains("truncate"))
+    );
+    s["device_needs_bytes"] = json!(0);
+    let r = Report::live(Path::new("/m"), false, &s);
+    assert!(
+        r.todo
+            .iter()
+            .flatten()
+            .all(|todo| !todo.contains("truncate"))
+    );
+}
