@@ -34,6 +34,10 @@ const UNMOUNTED: &str = "unmounted, ";
 const MOUNTED: &str = "mounted ";
 /// How a line ends about pages that a scrub has mended.
 const MENDED: &str = ": they are written again";
+/// How lines begin about mounts that could not be made for their mount point.
+const OF_PLACE: [&str; 2] = ["cannot mount on ", "fusermount3: "];
+/// Where logs of devices lie, which take names again, and of volumes whose place is gone.
+const SHARED: &str = "/var/log";
 /// Begins a line about a repair.
 const REPAIR: &str = "repair: ";
 /// Begins a line that names the volume that those after it are about.
@@ -238,10 +242,11 @@ impl fmt::Display for Repaired {
 
 impl Logged {
     /// Reads what the log with this name has of the volume with this UUID. Lines of before there were such that name it
-    /// count for each.
+    /// count for each, but in a directory that has logs of all volumes.
     pub fn read(path: &Path, uuid: Option<&str>) -> Self {
         let mut logged = Self {
             path: path.display().to_string(),
+            others: uuid.is_some() && is_shared(path),
             ..Self::default()
         };
         let mut old = path.as_os_str().to_owned();
@@ -271,7 +276,10 @@ impl Logged {
                 self.others = uuid.is_some_and(|uuid| uuid != named);
             } else if self.others {
                 continue;
-            } else if let Some(what) = rest.strip_prefix("ERROR ") {
+            } else if let Some(what) = rest
+                .strip_prefix("ERROR ")
+                .filter(|what| !is_of_place(what))
+            {
                 self.errors += 1;
                 self.last_error = Some(found(what));
                 self.damage.cut_short |= tells_of_a_cut(what);
@@ -338,6 +346,16 @@ impl Logged {
             self.last_death = self.earlier_death.take();
         }
     }
+}
+
+/// Whether a log lies where volumes of one name share one.
+pub fn is_shared(log: &Path) -> bool {
+    log.parent() == Some(Path::new(SHARED))
+}
+
+/// Whether an error is about where a volume was to be mounted, and not about the volume.
+fn is_of_place(error: &str) -> bool {
+    OF_PLACE.into_iter().any(|begin| error.starts_with(begin))
 }
 
 /// The UUID that a line of the log names.
@@ -587,6 +605,30 @@ not a line of a log
             2
         );
         assert_eq!(Logged::of(&["INFO volume u-2", "ERROR x"]).errors, 0);
+    }
+
+    #[test]
+    fn a_mount_point_that_does_not_do_is_no_error_of_the_volume() {
+        let lines = [
+            "ERROR cannot mount on /mnt/q: a dead mount is still there",
+            "ERROR fusermount3: user has no write access to mountpoint /mnt/q",
+        ];
+        let logged = Logged::of(&lines);
+        assert_eq!((logged.errors, logged.last_error), (0, None));
+    }
+
+    #[test]
+    fn a_log_that_volumes_share_counts_behind_the_name_of_one() {
+        let path = Path::new("/var/log/quayfs-no such volume.log");
+        let of = |uuid, text| {
+            let mut logged = Logged::read(path, uuid);
+            logged.take(text, uuid);
+            logged.errors
+        };
+        let lines = "1970-01-01T00:00:01Z ERROR x\n1970-01-01T00:00:01Z  INFO volume u-1\n1970-01-01T00:00:01Z ERROR y\n";
+        assert_eq!(of(Some("u-1"), lines), 1);
+        assert_eq!(of(Some("u-2"), lines), 0);
+        assert!(is_shared(path) && !is_shared(Path::new("/srv/quayfs-v.log")));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::below::Below;
 use super::full::{self, Obstacle};
 use super::health::{Health, judge};
-use super::logged::Logged;
+use super::logged::{Logged, is_shared};
 use super::next;
 pub use super::parts::{B, Daemon, Data, Errors, Inodes, Region, Scrub, Staged};
 use super::said::{daemon, data, data_file, errors, inodes, region, scrub, staged, uncommitted};
@@ -418,7 +418,9 @@ impl Report {
 
     fn read_log(&mut self, volume: &Path) {
         let to = log::destination(volume, None).ok();
-        let path = to.and_then(|to| to.path());
+        // Whose lines those are in a log that volumes share, only a UUID tells.
+        let may_be_its = |path: &PathBuf| self.uuid.is_some() || !is_shared(path);
+        let path = to.and_then(|to| to.path()).filter(may_be_its);
         self.log = path.map(|path| Logged::read(&path, self.uuid.as_deref()));
     }
 
