@@ -176,7 +176,7 @@ fn amount(op: &Op<'_>, out: &[u8]) -> u64 {
     }
 }
 
-/// Whether it is somebody who watches, or asks how the mount is.
+/// Whether it watches, or asks how the mount is.
 fn watches(request: &Request<'_>) -> bool {
     let (Op::Getxattr { name, .. } | Op::Setxattr { name, .. }) = &request.op else {
         return false;
