@@ -146,7 +146,7 @@ pub fn ahead(pid: Option<i32>, volume: &Path) -> Result<Option<String>, Silent> 
     }
 }
 
-/// [`Below::of`] the volume of a daemon; `None` also where that cannot be told in time, or where its name need not mean
+/// [`Below::seen`] of the volume of a daemon; `None` also where that cannot be told in time, or where its name need not mean
 /// the same there.
 pub fn room_below(pid: Option<i32>, volume: &Path) -> Option<Below> {
     match pid.is_some_and(means_the_same) && names_itself(volume) {
@@ -199,7 +199,7 @@ pub fn names(volume: &Path) -> String {
 
 /// The answer to [`Question::Room`].
 pub fn room(volume: &Path) -> String {
-    let below = Below::of(volume);
+    let below = Below::seen(volume);
     below
         .and_then(|below| serde_json::to_string(&below).ok())
         .unwrap_or_default()

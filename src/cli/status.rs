@@ -16,7 +16,7 @@ use quayfs_pmem::PmemError;
 
 use super::args;
 use super::asking::{self, Heard};
-use super::draining;
+use super::draining::{self, Closing};
 use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
 use super::media::{LONG, glance_within, silence};
 use super::unopened::{has_lost_its_beginning, unopened};
@@ -99,9 +99,10 @@ fn out_of_sight() -> Result<Vec<Report>, Failure> {
         let daemon = server.pid().filter(|_| user == me);
         if let Some(pid) = daemon
             && let Some(volume) = unserved::volume_of(pid)
-            && seen.insert(device)
+            && seen.insert(device.clone())
         {
-            reports.push(Report::out_of_sight(&volume, pid));
+            let report = Report::out_of_sight(&volume, server.is_stopped());
+            reports.push(report.served_elsewhere(&device, &server));
         }
     }
     Ok(reports)
@@ -163,6 +164,14 @@ fn at_rest(path: &Path) -> Result<Report, Failure> {
         .flatten();
     let again = (volume.in_use && closing.is_none()).then(|| glance(path).ok());
     let volume = again.flatten().unwrap_or(volume);
+    if volume.in_use
+        && closing.is_none()
+        && let Some((device, server)) = unserved::server_of(&volume.path)
+    {
+        let stopped = server.pid().filter(|_| server.is_stopped());
+        let report = Report::at_rest(&volume, stopped.map(Closing::Stopped));
+        return Ok(report.served_elsewhere(&device, &server));
+    }
     Ok(Report::at_rest(&volume, closing))
 }
 

@@ -6,6 +6,7 @@ use quayfs_fs::volume::{Glance, VolumeError};
 use quayfs_layout::jsb::Mode;
 use serde_json::{Map, Value, json};
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -143,6 +144,22 @@ pub fn volume_of(pid: i32) -> Option<PathBuf> {
         true => Some(args.volume),
         false => Some(process.cwd().ok()?.join(args.volume)),
     }
+}
+
+/// The daemon of this user, of root or of the owner of a volume that serves it where no mount is seen, and the number of its file
+/// system.
+pub fn server_of(volume: &Path) -> Option<(String, Server)> {
+    let me = rustix::process::geteuid().as_raw();
+    let owner = std::fs::metadata(volume).ok()?.uid();
+    let serves = |server: &Server| {
+        let named = server.pid().and_then(volume_of);
+        named.is_some_and(|named| named.canonicalize().is_ok_and(|named| named == volume))
+    };
+    let found = Server::all_serving().into_iter();
+    found
+        .filter(|(_, _, user)| [0, me, owner].contains(user))
+        .find(|(_, server, _)| serves(server))
+        .map(|(device, server, _)| (device, server))
 }
 
 /// A daemon, as far as `/proc` knows it.

@@ -40,7 +40,7 @@ impl Superblock {
     }
 
     /// The file system that has this device number now, `MAJOR:MINOR`.
-    pub(super) fn with_device(device: &str) -> Self {
+    pub fn with_device(device: &str) -> Self {
         Self {
             device: device.into(),
             node: node(device),

@@ -88,7 +88,7 @@ region = open(volume + "/pmem", "rb")
 fcntl.flock(region, fcntl.LOCK_EX)
 desk = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 desk.bind(f"\0quayfs-closing/{uuid}/{os.getpid()}")
-desk.listen(8)
+desk.listen(64)
 print("closes", flush=True)
 callers = []
 while True:

@@ -2,10 +2,13 @@
 //!
 //! Needs `/dev/fuse` and root.
 
-use crate::processes::{daemon, parent};
+use crate::processes::{daemon, parent, runs};
 use crate::program;
 
-use program::{Mounted, Run, Scene, Start as _, as_nobody, can_mount, eventually, quayfs};
+use program::namespace::Namespace;
+use program::{
+    Mounted, Run, Scene, Start as _, as_nobody, can_be_root, can_mount, eventually, quayfs,
+};
 use rustix::fs::getxattr;
 use rustix::io::Errno;
 use serde_json::Value;
@@ -115,7 +118,8 @@ fn a_dead_mount_is_told_what_the_next_one_needs() {
             .unwrap()
     };
     let cut = |vol: &Path| writable(&vol.join("data")).set_len(48 << 20).unwrap();
-    let hits: [(&dyn Fn(&Path), &str); 2] = [(&damaged, "fsck --repair"), (&cut, "as long again")];
+    type Hit<'h> = (&'h dyn Fn(&Path), &'h str);
+    let hits: [Hit<'_>; 2] = [(&damaged, "fsck --repair"), (&cut, "as long again")];
     for (hit, todo) in hits {
         let m = Mounted::on(Scene::in_memory(), "norestart");
         let (vol, mnt) = (m.0.vol(), m.mnt());
@@ -298,4 +302,36 @@ fn the_list_has_a_mount_that_is_covered_in_one_place() {
             .count()
     };
     assert_eq!((has(&mnt), has(&other)), (0, 1), "{list}");
+}
+
+/// What serves a volume out of sight is named, where it is mounted, and that it is stopped.
+#[test]
+fn a_daemon_out_of_sight_is_told() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "norestart");
+    let (vol, mnt, pid) = (m.0.vol(), m.mnt(), daemon(&m));
+    let namespace = Namespace::new(m.0.dir(), &mnt, "true");
+    assert_eq!(run("umount", &mnt, &[]).code, 0);
+    let (code, told) = status(&vol);
+    assert_eq!((code, &told["state"]), (1, &"in-use".into()), "{told}");
+    let place = format!(
+        "mounted on {} in the mount namespace of process",
+        mnt.display()
+    );
+    assert!(
+        told["reasons"][0].as_str().unwrap().starts_with(&place),
+        "{told}"
+    );
+    signal(pid, "STOP");
+    let stopped = status(&vol);
+    signal(pid, "CONT");
+    let (code, told) = stopped;
+    assert_eq!((code, &told["state"]), (2, &"stopped".into()), "{told}");
+    let todo = format!("`kill -CONT {pid}` lets it go on");
+    assert_eq!(told["advice"], todo);
+    drop(namespace);
+    eventually("the daemon ends", || !runs(pid));
+    m.fsck();
 }

@@ -23,6 +23,8 @@ pub struct Facts {
     pub is_root: bool,
     /// Version of the kernel.
     pub kernel: (u32, u32),
+    /// Parameters of modules can be seen, which is not so in every container.
+    pub sees_modules: bool,
     /// `enable_uring` of the module `fuse`, if there is one.
     pub rings: Option<bool>,
     /// `kernel.io_uring_disabled`.
@@ -115,6 +117,7 @@ impl Facts {
             has_mtab: root.join("etc/mtab").exists(),
             is_root: rustix::process::geteuid().is_root(),
             kernel: version(&read("proc/sys/kernel/osrelease").unwrap_or_default()),
+            sees_modules: root.join("sys/module").is_dir(),
             rings: read("sys/module/fuse/parameters/enable_uring").map(|on| on.trim() == "Y"),
             uring_disabled: read("proc/sys/kernel/io_uring_disabled")
                 .and_then(|n| n.trim().parse().ok()),

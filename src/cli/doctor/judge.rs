@@ -123,6 +123,9 @@ fn rings(f: &Facts, out: &mut Vec<Finding>) {
             "FUSE over io_uring is switched off: requests cost more; with it a mount ends when its daemon dies",
             "`echo Y > /sys/module/fuse/parameters/enable_uring` as root; then mount with `-o norestart`",
         ),
+        None if !f.sees_modules => ok(
+            "whether FUSE over io_uring is switched on cannot be told: there is no /sys/module to be read here",
+        ),
         None if f.kernel >= (6, 14) => note(
             "FUSE over io_uring was not built into this kernel, or the module fuse is not loaded",
             "nothing, unless requests are to cost less: a kernel with CONFIG_FUSE_IO_URING",

@@ -9,6 +9,7 @@ fn good() -> Facts {
         has_mtab: true,
         kernel: (6, 14),
         rings: Some(true),
+        sees_modules: true,
         uring_disabled: Some(0),
         cpu: vec!["clwb".into()],
         disks: vec![Disk {
@@ -36,7 +37,7 @@ type Case = (fn(&mut Facts), Grade, &'static str);
 
 #[test]
 fn each_lack_has_its_weight_and_a_way_out() {
-    let cases: [Case; 15] = [
+    let cases: [Case; 17] = [
         (
             |f| f.fuse = Some("no such file".into()),
             Grade::Problem,
@@ -52,6 +53,12 @@ fn each_lack_has_its_weight_and_a_way_out() {
         (|f| f.kernel = (6, 8), Grade::Note, "restart"),
         (|f| f.kernel = (5, 5), Grade::Problem, "5.6"),
         (|f| f.rings = Some(false), Grade::Note, "enable_uring"),
+        (|f| f.rings = None, Grade::Note, "not built into"),
+        (
+            |f| (f.rings, f.sees_modules) = (None, false),
+            Grade::Ok,
+            "no /sys/module",
+        ),
         (
             |f| f.uring_disabled = Some(2),
             Grade::Note,

@@ -17,14 +17,31 @@ pub struct Below {
     pub part: PathBuf,
     /// Free in the file system that it lies on.
     pub free_bytes: u64,
+    /// Free there for root alone.
+    pub reserve_bytes: u64,
     /// Holes in all files of the volume there.
     pub hole_bytes: u64,
 }
 
 impl Below {
+    /// [`Self::seen`] for a daemon that runs as the user of this process.
+    pub fn of(volume: &Path) -> Option<Self> {
+        let is_root = rustix::process::geteuid().is_root();
+        Some(Self::seen(volume)?.used_by(is_root))
+    }
+
+    /// What root has for itself counts for a daemon of root.
+    pub fn used_by(mut self, is_root: bool) -> Self {
+        match is_root {
+            true => self.free_bytes += self.reserve_bytes,
+            false => self.reserve_bytes = 0,
+        }
+        self
+    }
+
     /// Of the parts of a volume, the one that has the least room; `None` if none is a file with holes, or nothing can be told.
     /// It may wait for ever.
-    pub fn of(volume: &Path) -> Option<Self> {
+    pub fn seen(volume: &Path) -> Option<Self> {
         let Place { pmem, data, .. } = locate(volume).ok()?;
         let mut parts = vec![pmem, data];
         parts.dedup();
@@ -37,15 +54,10 @@ impl Below {
             let beside = files.iter().filter(|(_, m)| m.dev() == meta.dev());
             // A file system without an end says that it has nothing at all.
             let system = statvfs(part).ok().filter(|system| system.f_blocks > 0)?;
-            let is_root = rustix::process::geteuid().is_root();
-            let blocks = if is_root {
-                system.f_bfree
-            } else {
-                system.f_bavail
-            };
             Some(Self {
                 part: part.clone(),
-                free_bytes: blocks * system.f_frsize,
+                free_bytes: system.f_bavail * system.f_frsize,
+                reserve_bytes: system.f_bfree.saturating_sub(system.f_bavail) * system.f_frsize,
                 hole_bytes: beside.map(|(_, m)| holes(m)).sum(),
             })
         };
@@ -77,12 +89,26 @@ mod tests {
             Below {
                 part,
                 free_bytes,
+                reserve_bytes: 0,
                 hole_bytes,
             }
             .is_short()
         };
         assert!(short(0, 1) && short(LITTLE - 1, LITTLE));
         assert!(!short(0, 0) && !short(LITTLE, 1 << 40) && !short(9, 9));
+    }
+
+    #[test]
+    fn what_is_kept_for_root_is_free_for_root_alone() {
+        let below = Below {
+            part: PathBuf::new(),
+            free_bytes: 0,
+            reserve_bytes: 4,
+            hole_bytes: 9,
+        };
+        assert_eq!(below.clone().used_by(true).free_bytes, 4);
+        let of_user = below.used_by(false);
+        assert_eq!((of_user.free_bytes, of_user.reserve_bytes), (0, 0));
     }
 
     #[test]

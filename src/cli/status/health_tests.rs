@@ -404,6 +404,7 @@ fn room_below_is_judged_by_what_is_there_now() {
         Some(super::super::below::Below {
             part,
             free_bytes,
+            reserve_bytes: 0,
             hole_bytes,
         })
     };
@@ -416,6 +417,10 @@ fn room_below_is_judged_by_what_is_there_now() {
         assert!(r.advice.as_ref().unwrap().contains(about), "{:?}", r.advice);
     }
     let mut r = sample();
+    r.below = below(1 << 20);
+    r.below.as_mut().unwrap().reserve_bytes = 1 << 20;
+    judge(&mut r);
+    assert!(r.reasons[0].contains("has 1 MiB free (1 MiB of it for root alone), and"));
     r.below = below(1 << 20);
     judge(&mut r);
     assert_eq!(r.health, Health::Degraded);

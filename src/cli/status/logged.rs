@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::fmt;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -257,7 +257,7 @@ impl Logged {
         }
         match tail(path) {
             Ok(text) => logged.take(&text, uuid),
-            Err(e) => logged.unreadable = Some(e.to_string()),
+            Err(e) => logged.unreadable = Some(unreadable(&e)),
         }
         logged
     }
@@ -345,6 +345,17 @@ impl Logged {
         } else if what.starts_with(LAST_DAEMON) {
             self.last_death = self.earlier_death.take();
         }
+    }
+}
+
+/// Why a log cannot be read.
+fn unreadable(e: &std::io::Error) -> String {
+    match e.kind() {
+        ErrorKind::NotFound => "there is none".into(),
+        ErrorKind::PermissionDenied => {
+            "only root, and the user whose daemon writes it, may read it".into()
+        }
+        _ => e.to_string(),
     }
 }
 
@@ -659,7 +670,10 @@ not a line of a log
     fn the_log_before_counts_too() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("quayfs.log");
-        assert!(Logged::read(&path, None).unreadable.is_some());
+        let unread = |path: &Path| Logged::read(path, None).unreadable;
+        assert_eq!(unread(&path).as_deref(), Some("there is none"));
+        let denied = unreadable(&ErrorKind::PermissionDenied.into());
+        assert!(denied.starts_with("only root"), "{denied}");
         std::fs::write(dir.path().join("quayfs.log.old"), LOG).unwrap();
         std::fs::write(&path, "1970-01-02T00:00:00Z ERROR newer\n").unwrap();
         let logged = Logged::read(&path, None);

@@ -14,6 +14,7 @@ use crate::cli::handover::{MANAGER_GONE, SUPERVISOR_GONE};
 use crate::cli::unserved::{self, Unserved};
 use crate::cli::{log, media};
 use crate::mount::server::Server;
+use crate::mount::superblock::{Elsewhere, Superblock};
 use crate::mount::table::{self, Entry};
 use quayfs_fs::uuid_text;
 use quayfs_fs::volume::{Glance, VolumeError, locate};
@@ -99,6 +100,12 @@ pub struct Report {
     /// Its path, if it is a file.
     #[serde(skip)]
     pub data_file: Option<String>,
+    /// A daemon serves it, and no mount is in sight.
+    #[serde(skip)]
+    pub is_served: bool,
+    /// Where that is mounted: in another mount namespace.
+    #[serde(skip)]
+    pub elsewhere: Option<String>,
     /// The daemon is that of another user, who is not root: what it names is put into no command.
     #[serde(skip)]
     pub is_foreign: bool,
@@ -173,6 +180,8 @@ impl Report {
             device_needs_bytes: None,
             data_file: None,
             is_foreign: false,
+            is_served: false,
+            elsewhere: None,
             below: None,
             is_region_file: None,
             has_failed: false,
@@ -266,7 +275,8 @@ impl Report {
         }
         // Without another daemon it is up to the user where the volume is at the next mount.
         self.hindrance = hindrance.filter(|why| goes_on || next::is_beheaded(why));
-        self.below = media::room_below(pid, &volume);
+        let below = media::room_below(pid, &volume);
+        self.below = below.map(|below| below.used_by(entry.user_id() == Some(0)));
         if self.needs_region() {
             self.is_region_file = media::is_region_file(&volume);
         }
@@ -330,6 +340,23 @@ impl Report {
         r
     }
 
+    /// Adds what serves it out of sight, and where that is mounted.
+    pub fn served_elsewhere(mut self, device: &str, server: &Server) -> Self {
+        let places = Superblock::with_device(device).places();
+        let shown = |at: &Elsewhere| {
+            let pid = at.namespace?;
+            let target = quayfs_shown::argument(&at.target);
+            Some(format!(
+                "mounted on {target} in the mount namespace of process {pid}"
+            ))
+        };
+        self.elsewhere = places.iter().find_map(shown);
+        self.is_served = true;
+        self.daemon = server.pid().and_then(unserved::by_proc);
+        judge(&mut self);
+        self
+    }
+
     /// A volume at this path that cannot even be looked at.
     pub fn unmountable(path: &Path, why: Obstacle) -> Self {
         let mut r = Self::empty(path.to_string_lossy().into_owned(), State::Unmounted);
@@ -339,12 +366,13 @@ impl Report {
         r
     }
 
-    /// A volume that this daemon serves, and whose mount is not to be seen.
-    pub fn out_of_sight(path: &Path, pid: i32) -> Self {
-        let mut r = Self::empty(path.to_string_lossy().into_owned(), State::InUse);
-        r.daemon = unserved::by_proc(pid);
-        judge(&mut r);
-        r
+    /// A volume that a daemon serves ([`Self::served_elsewhere`]), and whose mount is not to be seen.
+    pub fn out_of_sight(path: &Path, is_stopped: bool) -> Self {
+        let state = match is_stopped {
+            true => State::Stopped,
+            false => State::InUse,
+        };
+        Self::empty(path.to_string_lossy().into_owned(), state)
     }
 
     /// A volume that is being closed by a daemon that does not say which one it is, but for its UUID.

@@ -92,7 +92,7 @@ fn volume(r: &Report) -> String {
         (State::Mounted, _) if r.read_only => ", mounted read-only",
         (State::Mounted, _) => "",
         (State::Closing, _) => ", unmounted, being closed",
-        (State::Stopped | State::Silent, _) if r.mountpoint.is_none() => {
+        (State::Stopped | State::Silent, _) if r.mountpoint.is_none() && !r.is_served => {
             ", unmounted, not closed yet"
         }
         (State::Unmounted, Some(true)) => ", not mounted, nothing to recover",

@@ -56,8 +56,13 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
 fn short_below(r: &Report, below: &Below) -> Finding {
     let part = quayfs_shown::path(Path::new(&below.part));
     let (free, needed) = (format_size(below.free_bytes), format_size(below.hole_bytes));
+    let reserve = match below.reserve_bytes {
+        0 => String::new(),
+        // df(1) does not count it.
+        bytes => format!(" ({} of it for root alone)", format_size(bytes)),
+    };
     let what = format!(
-        "the file system that {part} lies on has {free} free, and the volume can still need {needed} there"
+        "the file system that {part} lies on has {free} free{reserve}, and the volume can still need {needed} there"
     );
     let todo = match (r.state, r.has_failed) {
         (State::Unmounted, _) => Some("make room there before it is mounted".into()),

@@ -16,6 +16,9 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
             About::Service,
             match r.mountpoint {
                 Some(_) => "the daemon is stopped (SIGSTOP or a debugger): every call waits",
+                None if r.is_served => {
+                    "its daemon is stopped (SIGSTOP or a debugger), and no mount of it can be seen from here"
+                }
                 None => "the daemon that closes it is stopped (SIGSTOP or a debugger)",
             }
             .into(),
@@ -42,21 +45,33 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
             ));
         }
         State::Unmounted => at_rest(r, all),
-        State::InUse => all.push((
-            Health::Degraded,
-            About::Service,
-            match &r.daemon {
-                Some(daemon) => format!(
-                    "unmounted with -l, or mounted where it cannot be seen from here, and still in use: process {} serves it",
-                    daemon.pid
-                ),
-                None => "in use by a process whose mount cannot be seen from here".into(),
-            },
-            Some(format!(
-                "`fuser -v {volume}` names it; a tree that was unmounted lazily ends with its last user"
-            )),
-        )),
+        State::InUse => all.push(in_use(r)),
     }
+}
+
+/// A daemon serves it that is well, and no mount of it is in sight.
+fn in_use(r: &Report) -> Finding {
+    let what = match (&r.daemon, &r.elsewhere) {
+        (Some(daemon), Some(place)) => {
+            format!(
+                "{place}, and still in use: process {} serves it",
+                daemon.pid
+            )
+        }
+        (Some(daemon), None) => format!(
+            "unmounted with -l, or mounted where it cannot be seen from here, and still in use: process {} serves it",
+            daemon.pid
+        ),
+        (None, _) => "in use by a process whose mount cannot be seen from here".into(),
+    };
+    let todo = match r.elsewhere {
+        Some(_) => "unmount it there, or end what runs there".into(),
+        None => format!(
+            "`fuser -v {}` names it; a tree that was unmounted lazily ends with its last user",
+            r.shown_volume()
+        ),
+    };
+    (Health::Degraded, About::Service, what, Some(todo))
 }
 
 fn silent_media(r: &Report) -> String {
