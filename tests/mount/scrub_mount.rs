@@ -302,6 +302,21 @@ fn what_rots_under_a_mount_is_written_again() {
     let said = quayfs(["scrub", &m.mnt()]).ok();
     assert!(said.contains("nothing found"), "{said}");
     assert!(said.contains("are written again"), "{said}");
+    // The disk is to be looked at, also by later mounts, until there is nothing to mend.
+    let told = |m: &Mounted| {
+        let (code, volume) = status(&m.mnt());
+        assert_eq!(code, 1, "{volume}");
+        let todo = volume["advice"].as_str().unwrap();
+        assert!(todo.starts_with("look at the disk "), "{todo}");
+        volume
+    };
+    assert!(told(&m)["scrub"]["mended"].as_u64() > Some(0));
+    m.umount();
+    m.mount("noatime");
+    told(&m);
+    quayfs(["scrub", &m.mnt()]).ok();
+    let (code, volume) = status(&m.mnt());
+    assert_eq!(code, 0, "{volume}");
     m.umount();
     quayfs(["fsck", "--data", &m.vol()]).ok();
 }
