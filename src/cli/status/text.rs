@@ -384,6 +384,43 @@ mod tests {
     }
 
     #[test]
+    fn what_the_next_daemon_would_meet_is_in_the_lines_about_it() {
+        type Change = fn(&mut Report);
+        let cases: [(Change, &str, &str); 4] = [
+            (
+                |r| r.device_missing_bytes = 4096,
+                "; what is behind the cut is lost",
+                "ends the mount; the device",
+            ),
+            (
+                |r| r.hindrance = Some("moved".into()),
+                "before the next mount",
+                "ends the mount, unless",
+            ),
+            (
+                |r| r.scrub.as_mut().unwrap().metadata = 1,
+                "; the next mount may be refused",
+                "may end the mount",
+            ),
+            (
+                |r| r.stopped_supervisor = Some(7),
+                "fsync is one",
+                "ends the mount unless its supervisor goes on; ",
+            ),
+        ];
+        for (change, power, death) in cases {
+            let mut r = sample();
+            r.goes_on = Some(true);
+            change(&mut r);
+            let said = survival(&r).unwrap();
+            assert!(
+                said.0.ends_with(power) && said.1.starts_with(death),
+                "{said:?}"
+            );
+        }
+    }
+
+    #[test]
     fn each_reason_has_its_advice() {
         let mut r = sample();
         r.health = Health::Failed;
