@@ -180,11 +180,11 @@ fn repair_opened(
             break;
         }
     }
-    report.outcome = match report.check.is_clean() {
+    report.outcome = match report.check.is_clean() && report.uncertain_blocks == 0 {
         true => Outcome::Repaired,
         false => Outcome::Left,
     };
-    if report.outcome == Outcome::Repaired
+    if report.check.is_clean()
         && let Err(e) = volume.store_backup()
     {
         let note =

@@ -16,6 +16,7 @@ mod random;
 mod scale;
 mod storage;
 mod support;
+mod unwritten;
 
 use super::KEPT;
 use support::{Disk, NAMES};

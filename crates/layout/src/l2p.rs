@@ -8,8 +8,10 @@
 //! | 40..48 | state: 0 zero, 1 written |
 //! | 48..64 | check of the rest, salted with volume and LBN |
 //!
-//! Beside it an array of CRC-32C values, 4 bytes per LBN: the checksum of the block's content,
-//! meaningful only in state *written*.
+//! Beside it an array of CRC-32C values, 4 bytes per LBN: the checksum of the block's content.
+//! In state *zero* it is that of a block of zeros ([`ZERO_CRC`]), so that it tells what an LBN whose
+//! entry is lost reads as, and nothing of what the LBN held before. Volumes of earlier builds have any
+//! value there.
 //!
 //! **Log**: a header page, then the lanes, dense arrays of undo records of 32 bytes.
 //!
@@ -33,6 +35,8 @@ use crate::{BLOCK, LINE, Lbn};
 pub const ENTRY_BYTES: u64 = 8;
 /// Bytes of one content checksum.
 pub const CRC_BYTES: u64 = 4;
+/// CRC-32C of a block of zeros.
+pub const ZERO_CRC: u32 = 0x98f9_4189;
 /// Number of bits of a PBN.
 pub const PBN_BITS: u32 = 40;
 /// The most blocks that a map can address.

@@ -12,7 +12,7 @@ use quayfs_fs::volume::store_backup;
 use quayfs_journal::{Durability, Journal};
 use quayfs_layout::config::{
     COPIES, ConfigTable, DataHeader, FEATURE_BACKUP, FEATURE_BATCHES, FEATURE_OWNERS,
-    FEATURE_PIPELINE, FEATURE_PROPOSALS, FEATURE_QUOTA, LABEL_MAX, OPTIONS_MAX,
+    FEATURE_PIPELINE, FEATURE_PROPOSALS, FEATURE_QUOTA, FEATURE_ZERO_CRC, LABEL_MAX, OPTIONS_MAX,
 };
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
@@ -103,10 +103,9 @@ pub fn format_as(
 }
 
 /// Ranges of a region that [`prepare`] and [`complete`] store to.
-pub(super) fn stored(g: &Geometry) -> [Range<u64>; 5] {
+pub(super) fn stored(g: &Geometry) -> [Range<u64>; 4] {
     [
-        0..g.l2p_crc_off,
-        g.l2p_log_off..g.lane_off,
+        0..g.lane_off,
         g.slot_hdr_off..g.slot_data_off,
         g.nat_off..g.node_off + ROOT_PAGES * BLOCK as u64,
         g.batch_log_off..g.batch_log_off + g.batch_log_bytes,
@@ -141,7 +140,7 @@ pub(super) fn prepare(
         uuid: identity.uuid,
         data_uuid: identity.data_uuid,
         next_data_uuid: [0; 16],
-        compat: [0, FEATURE_BACKUP, incompat],
+        compat: [FEATURE_ZERO_CRC, FEATURE_BACKUP, incompat],
         created: quayfs_sync::time::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),

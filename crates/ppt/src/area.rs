@@ -53,7 +53,8 @@ impl Area {
 }
 
 /// Stores in place, flushed when [`flush`](Self::flush) returns. Nothing is fenced. Where both are
-/// stored the checksum comes first: a reader that sees the new entry then finds its checksum.
+/// stored for a written block the checksum comes first: a reader that sees the new entry then finds its
+/// checksum.
 pub(crate) struct Batch<'a> {
     area: &'a Area,
     entries: Lines<'a>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quayfs_layout::l2p::{BlockState, ENTRY_BYTES, Entry, OldWord, Start};
+use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry, OldWord, Start, ZERO_CRC};
 use quayfs_layout::{BLOCK, LINE};
 use quayfs_pmem::Region;
 
@@ -47,6 +47,7 @@ impl Ppt {
         }
         let per_piece = BLOCK as u64 / ENTRY_BYTES;
         let mut piece = Vec::with_capacity(BLOCK);
+        let sums = ZERO_CRC.to_le_bytes().repeat(per_piece as usize);
         let mut lbn = 0;
         while lbn < geo.blocks {
             let off = geo.entry_off(lbn);
@@ -60,10 +61,11 @@ impl Ppt {
                 piece.extend_from_slice(&entry.encode(pbn, geo.volume_salt).to_le_bytes());
             }
             region.write_nt(off, &piece);
+            let sums = &sums[..((end - lbn) * CRC_BYTES) as usize];
+            region.write_nt(geo.crc_off(lbn), sums);
             lbn = end;
         }
-        // Checksums mean nothing in state zero and keep what they have. The log is cleared: a
-        // volume may be made again with the same salt.
+        // The log is cleared: a volume may be made again with the same salt.
         let zeros = [0; BLOCK];
         let log = geo.log_bytes();
         for at in (0..log).step_by(BLOCK) {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use quayfs_layout::Lbn;
-use quayfs_layout::l2p::{BlockState, Entry};
+use quayfs_layout::l2p::{BlockState, Entry, ZERO_CRC};
 use quayfs_sync::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 
@@ -140,8 +140,10 @@ impl Ppt {
         Txn::begin(self)
     }
 
-    /// Sets LBNs to state zero, each by one store, in any order and repetition. Durable when it
-    /// returns; after a crash before that, any of them may be zero.
+    /// Sets LBNs to state zero, each by one store, in any order and repetition, and their checksums to
+    /// that of a block of zeros: what is left of their content is not theirs any more. Durable when it
+    /// returns; after a crash before that, any of them may be zero, with either checksum
+    /// ([`is_zeroed`](Self::is_zeroed)).
     ///
     /// Waits while a transaction is open; a thread that has one open itself must not call this.
     ///
@@ -154,7 +156,7 @@ impl Ppt {
         let mut changes = Vec::with_capacity(lbns.len());
         for &lbn in lbns {
             let now = self.lookup(lbn)?;
-            if now.state != BlockState::Zero {
+            if now.state != BlockState::Zero || self.raw(lbn)?.crc != ZERO_CRC {
                 changes.push((
                     lbn,
                     Entry {
@@ -168,6 +170,8 @@ impl Ppt {
         let mut batch = self.area.batch();
         for (lbn, entry) in changes {
             batch.store_entry(lbn, entry.encode(lbn, self.area.geo.volume_salt));
+            // After the entry: a reader of what was there must not find this checksum with it.
+            batch.store_crc(lbn, ZERO_CRC);
         }
         batch.flush();
         // Also when nothing was stored: an earlier store may be in flight, and the caller will
@@ -177,6 +181,17 @@ impl Ppt {
             .drain()
             .inspect_err(|_| turn.stopped = true)?;
         Ok(())
+    }
+
+    /// Whether an LBN is in state zero and its checksum is of nothing that it held before: a crash may have
+    /// come between the two, and an earlier build has left the checksum as it was. Where it is 0 that build has
+    /// never used the LBN.
+    pub fn is_zeroed(&self, lbn: Lbn) -> bool {
+        let raw = self.raw(lbn).ok();
+        raw.is_some_and(|raw| {
+            [0, ZERO_CRC].contains(&raw.crc)
+                && matches!(self.decode(lbn, raw), Ok(m) if m.state == BlockState::Zero)
+        })
     }
 
     /// Turns LBNs in state zero into written ones with the given content checksums, each by one

@@ -251,7 +251,7 @@ impl<'a> Txn<'a> {
                 slot.insert(Change { old, new: old })
             }
         };
-        // In state zero the checksum means nothing; leaving what is there saves a store.
+        // Of what is lent and comes back in state zero the checksum is what it was, which saves a store.
         let crc = if to.state == BlockState::Zero {
             change.old.crc
         } else {

@@ -4,7 +4,7 @@ use quayfs_blockdev::{BlockDevice, ReadRun, WriteRun};
 use quayfs_fs::volume::Volume;
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::{Geometry, InUse};
-use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry};
+use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry, ZERO_CRC};
 use quayfs_shown::progress::{Meter, Unit};
 
 use crate::ResizeError;
@@ -52,6 +52,8 @@ pub(super) fn write(
             if lbn >= used.lbns {
                 // No file has it, whatever the spare pool has been used for.
                 entry.state = BlockState::Zero;
+                let at = ((lbn - old.start) * CRC_BYTES) as usize;
+                crcs[at..at + CRC_BYTES as usize].copy_from_slice(&ZERO_CRC.to_le_bytes());
             }
             if entry.pbn >= to.blocks {
                 let Some(pbn) = free.next() else {
@@ -71,7 +73,7 @@ pub(super) fn write(
         for lbn in old.end.max(first)..end {
             let state = BlockState::Zero;
             entries.extend_from_slice(&Entry { pbn: lbn, state }.encode(lbn, salt).to_le_bytes());
-            crcs.extend_from_slice(&[0; CRC_BYTES as usize]);
+            crcs.extend_from_slice(&ZERO_CRC.to_le_bytes());
         }
         region.write_nt(to.l2p_map_off + first * ENTRY_BYTES, &entries);
         region.write_nt(to.l2p_crc_off + first * CRC_BYTES, &crcs);

@@ -105,7 +105,7 @@ impl Media<'_> {
     }
 
     /// Whether there are entries of another volume where this one had its page table: that is a later one. Where it had
-    /// checksums they may be those of an earlier one, since mkfs does not write these.
+    /// checksums they may be those of an earlier one, since mkfs of earlier builds did not write these.
     fn has_other_entries(&self, config: &ConfigTable) -> bool {
         let g = &config.geometry;
         let pages = g.blocks * ENTRY_BYTES / B;

@@ -12,7 +12,8 @@ use super::{Area, Failed, Repair};
 use crate::bitset::BitSet;
 
 impl Repair<'_> {
-    /// Entries among garbage are believed if the block that they name has the content that it should have.
+    /// Entries among garbage are believed if the block that they name has the content that it should have. Nothing vouches
+    /// for one in state zero; its checksum says that it reads as zeros, in any block.
     pub(super) fn give_up_entries(&mut self) -> Result<(), Failed> {
         let (g, salt) = (self.media.geo, self.media.salt);
         let decode = move |lbn, word| Entry::decode(word, lbn, salt).filter(|e| e.pbn < g.blocks);

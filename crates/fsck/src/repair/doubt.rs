@@ -15,6 +15,11 @@ use crate::bitset::BitSet;
 /// So many words on each side are a word's neighbours.
 const AROUND: u64 = 8;
 
+/// Parts of the neighbours: where more are damaged, what would pass with one bit changed may do so by chance (one word of
+/// 1024), and what passes as it is (one of 65536).
+const MOST: (u64, u64) = (1, 2);
+const NEARLY_ALL: (u64, u64) = (7, 8);
+
 /// What is never taken for an entry, nor for one bit away from one.
 const NOTHING: u64 = u64::MAX;
 
@@ -31,24 +36,25 @@ pub(super) struct Words<V, S> {
 }
 
 impl Repair<'_> {
-    /// Gives up what passes, or would with one bit changed, among words that do not, and has nothing that vouches for it.
+    /// Gives up what passes, or would with one bit changed, among words that do not, and has nothing that vouches for it. A
+    /// line of sound words between two that are damaged stays.
     pub(super) fn give_up_lucky<V, S>(&mut self, words: &Words<V, S>) -> Result<(), Failed>
     where
         V: Fn(u64, u64) -> bool,
         S: Fn(&Self, u64, u64) -> bool,
     {
         let at = |n: u64| words.off + n * 8;
-        let is_bad = |repair: &Self, n| !(words.valid)(n, repair.media.region.load_u64(at(n)));
-        let lucky = amid_damage(
-            words.len,
-            |n| is_bad(self, n),
-            |n| self.media.region.load_u64(at(n)) == 0,
-        );
+        let word = |repair: &Self, n| repair.media.region.load_u64(at(n));
+        let is_bad = |n| !(words.valid)(n, word(self, n));
+        let is_zero = |n| word(self, n) == 0;
+        let lucky = amid_damage(words.len, is_bad, is_zero, MOST);
+        let garbage = amid_damage(words.len, is_bad, is_zero, NEARLY_ALL);
         let mut changed = false;
         for n in lucky.iter() {
-            let raw = self.media.region.load_u64(at(n));
+            let raw = word(self, n);
             let entry = match (words.valid)(n, raw) {
-                true => Some(raw),
+                // Where some of its neighbours are sound too, it was not garbage that has passed.
+                true => Some(raw).filter(|_| garbage.has(n)),
                 false => heal::word(raw, |w| (words.valid)(n, w)),
             };
             if entry.is_some_and(|word| !(words.vouched)(self, n, word)) {
@@ -63,11 +69,12 @@ impl Repair<'_> {
     }
 }
 
-/// The places most of whose neighbours are damaged, and those of zeros next to one that is.
+/// The places of whose neighbours more than a part is damaged, and those of zeros next to one that is.
 fn amid_damage(
     len: u64,
-    mut is_bad: impl FnMut(u64) -> bool,
+    is_bad: impl Fn(u64) -> bool,
     is_zero: impl Fn(u64) -> bool,
+    (part, of): (u64, u64),
 ) -> BitSet {
     let mut amid = BitSet::new(len);
     // Of one place in the middle and its neighbours which are damaged, the last one lowest.
@@ -82,7 +89,7 @@ fn amid_damage(
         let damaged = u64::from(before.count_ones() + after.count_ones());
         let neighbours = n.min(AROUND) + (len - 1 - n).min(AROUND);
         let next_to_one = before & 1 != 0 || after >> (AROUND - 1) != 0;
-        if damaged * 2 > neighbours || next_to_one && is_zero(n) {
+        if damaged * of > neighbours * part || next_to_one && is_zero(n) {
             amid.add(n);
         }
     }
@@ -94,7 +101,7 @@ mod tests {
     use super::*;
 
     fn amid(bad: &[u64], zero: &[u64]) -> Vec<u64> {
-        let found = amid_damage(40, |n| bad.contains(&n), |n| zero.contains(&n));
+        let found = amid_damage(40, |n| bad.contains(&n), |n| zero.contains(&n), MOST);
         found.iter().collect()
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quayfs_fs::recovery::journal_geometry;
 use quayfs_journal::{Journal, LiveSlot};
 use quayfs_layout::checksum::crc32c;
-use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry};
+use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry, ZERO_CRC};
 use quayfs_layout::{BLOCK, Lbn};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -177,18 +177,17 @@ impl Repair<'_> {
         contents: &Contents<'_>,
         tree: &Tree<'_>,
     ) -> Result<(), Failed> {
+        let mut zeros = Vec::new();
         for (lbn, pbn) in lbns.into_iter().zip(free) {
-            let staged = contents.newest.contains_key(&lbn);
-            if staged || !tree.lbns.has(lbn) {
-                self.store_entry(
-                    lbn,
-                    Entry {
-                        pbn,
-                        state: BlockState::Zero,
-                    },
-                )?;
+            let matters = !contents.newest.contains_key(&lbn) && tree.lbns.has(lbn);
+            if !matters {
+                self.store_zero(lbn, pbn)?;
                 let what = format_args!("LBN {lbn} gets physical block {pbn}; nothing is lost");
                 self.log.add(Area::PageTable, what);
+            } else if self.media.crc(lbn) == ZERO_CRC {
+                // Whether it was written or not.
+                self.store_zero(lbn, pbn)?;
+                zeros.push(lbn);
             } else {
                 // Reading it fails, and says so, rather than to show what is another's.
                 self.poison(lbn, pbn)?;
@@ -197,16 +196,34 @@ impl Repair<'_> {
                 self.about(Area::PageTable, lbn, tree, what);
             }
         }
+        self.tell_by_file(&zeros, tree, "reads as zeros again", "read as zeros again");
         Ok(())
     }
 
-    /// Makes a block unreadable: written, with a checksum that it does not have and is not one bit away from.
+    /// An LBN that reads as zeros, and whose checksum says so.
+    fn store_zero(&mut self, lbn: Lbn, pbn: u64) -> Result<(), Failed> {
+        if self.media.crc(lbn) != ZERO_CRC {
+            self.put_u32(self.media.crc_off(lbn), ZERO_CRC)?;
+        }
+        let state = BlockState::Zero;
+        self.store_entry(lbn, Entry { pbn, state })
+    }
+
+    /// Makes a block unreadable: written, with a checksum that it does not have and is not one bit away from, and that is not
+    /// of zeros either: what is lost must not come back as these when its entry is damaged another time.
     fn poison(&mut self, lbn: Lbn, pbn: u64) -> Result<(), Failed> {
-        if let Some(block) = self.media.block(pbn) {
-            let (have, crc) = (crc32c(&block), self.media.crc(lbn));
-            if have == crc || Flip::of(&block, have, crc).is_some() {
-                self.put_u32(self.media.crc_off(lbn), !have)?;
-            }
+        let crc = self.media.crc(lbn);
+        let block = self.media.block(pbn);
+        let have = block.as_ref().map(|block| crc32c(block));
+        let may_pass = block
+            .zip(have)
+            .is_some_and(|(block, have)| have == crc || Flip::of(&block, have, crc).is_some());
+        if may_pass || crc == ZERO_CRC {
+            let have = have.unwrap_or(crc);
+            // Two that are far from what it has.
+            let other = [!have, have ^ 0x0f0f_0f0f];
+            let new = other[usize::from(other[0] == ZERO_CRC)];
+            self.put_u32(self.media.crc_off(lbn), new)?;
         }
         self.store_entry(
             lbn,

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use quayfs_layout::checksum::crc32c;
-use quayfs_layout::l2p::{BlockState, Entry};
-use quayfs_layout::{BLOCK, Lbn};
+use quayfs_layout::config::FEATURE_ZERO_CRC;
+use quayfs_layout::l2p::{BlockState, Entry, ZERO_CRC};
+use quayfs_layout::{BLOCK, Ino, Lbn};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::tree::Tree;
@@ -51,7 +52,7 @@ impl Crcs {
 
 impl Repair<'_> {
     /// Gives LBNs of files those free blocks back that have their content. Each block is read once, and those that
-    /// share a checksum once more. Returns the LBNs and the blocks that are left.
+    /// share a checksum once more. What reads as zeros needs no content. Returns the LBNs and the blocks that are left.
     pub(super) fn recognize(
         &mut self,
         homeless: Vec<Lbn>,
@@ -59,14 +60,15 @@ impl Repair<'_> {
         crcs: &mut Crcs,
         tree: &Tree<'_>,
     ) -> Result<(Vec<Lbn>, Vec<u64>), Failed> {
-        let of_files = homeless.iter().filter(|lbn| tree.lbns.has(**lbn));
+        let is_wanted = |media: &Media, lbn| tree.lbns.has(lbn) && media.crc(lbn) != ZERO_CRC;
+        let of_files = homeless.iter().filter(|lbn| is_wanted(&self.media, **lbn));
         let wanted: FxHashSet<u32> = of_files.map(|lbn| self.media.crc(*lbn)).collect();
         let mut by_crc = self.candidates(&wanted, &free, crcs);
         let mut rest = Vec::new();
-        let mut given = FxHashSet::default();
+        let (mut given, mut again) = (FxHashSet::default(), Vec::new());
         for lbn in homeless {
             let same = by_crc.get_mut(&self.media.crc(lbn));
-            let found = same.filter(|_| tree.lbns.has(lbn));
+            let found = same.filter(|_| is_wanted(&self.media, lbn));
             let Some(pbn) = found.and_then(VecDeque::pop_front) else {
                 rest.push(lbn);
                 continue;
@@ -74,11 +76,56 @@ impl Repair<'_> {
             given.insert(pbn);
             let state = BlockState::Written;
             self.store_entry(lbn, Entry { pbn, state })?;
-            let what = format!("LBN {lbn} has physical block {pbn} again, by its checksum");
-            self.about(Area::PageTable, lbn, tree, what);
+            again.push(lbn);
         }
+        self.tell_recognized(&again, tree);
         let left = free.into_iter().filter(|pbn| !given.contains(pbn));
         Ok((rest, left.collect()))
+    }
+
+    /// Says which files have blocks again. Where the checksum of what was never written may be that of an earlier owner's
+    /// block, this is one of the two, and nothing says which.
+    fn tell_recognized(&mut self, again: &[Lbn], tree: &Tree<'_>) {
+        if again.is_empty() || self.zeros_are_marked(tree) {
+            let (one, more) = (
+                "has its physical block again, by its checksum",
+                "have their physical blocks again, by their checksums",
+            );
+            self.tell_by_file(again, tree, one, more);
+            return;
+        }
+        self.log.uncertain_blocks += again.len() as u64;
+        let (one, more) = (
+            "has a physical block with its checksum, which a deleted file may have had if this one has never written it",
+            "have physical blocks with their checksums, which a deleted file may have had if this one has never written them",
+        );
+        self.tell_by_file(again, tree, one, more);
+    }
+
+    /// Whether the checksums of what files have in state zero are not those of what was there before: the volume was made
+    /// so, and no build that knows nothing of it has shown to have used it since.
+    fn zeros_are_marked(&self, tree: &Tree<'_>) -> bool {
+        let stale = |lbn: Lbn| {
+            let entry = self.media.entry(lbn);
+            entry.is_some_and(|e| e.state == BlockState::Zero)
+                && ![0, ZERO_CRC].contains(&self.media.crc(lbn))
+        };
+        self.config.compat[0] & FEATURE_ZERO_CRC != 0 && !tree.lbns.iter().any(stale)
+    }
+
+    /// One line for each file, however many of its blocks that is.
+    pub(super) fn tell_by_file(&mut self, lbns: &[Lbn], tree: &Tree<'_>, one: &str, more: &str) {
+        let owned = |lbn: &Lbn| tree.owner(*lbn).map(|(ino, block)| (ino, block, *lbn));
+        let mut owned: Vec<(Ino, u64, Lbn)> = lbns.iter().filter_map(owned).collect();
+        owned.sort_unstable();
+        for of_file in owned.chunk_by(|a, b| a.0 == b.0) {
+            let (ino, block, lbn) = of_file[0];
+            let what = match of_file.len() {
+                1 => format!("block {block}: LBN {lbn} {one}"),
+                n => format!("{n} blocks {more}; the first one is block {block}, LBN {lbn}"),
+            };
+            self.log.of(Area::PageTable, ino, what);
+        }
     }
 
     /// Free blocks by their checksum, if it is one of these and tells what they hold.

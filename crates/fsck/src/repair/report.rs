@@ -61,6 +61,8 @@ pub struct RepairReport {
     pub notes: Vec<String>,
     /// Blocks of files that are lost: reads of them fail from now on.
     pub lost_blocks: u64,
+    /// Blocks of files that were recognized by checksums which may be those of deleted files.
+    pub uncertain_blocks: u64,
     /// Slots that are lost: if one had a staged block, an older version of that is there now.
     pub older_blocks: u64,
     /// Files that have lost their extended attributes.
@@ -81,6 +83,7 @@ impl RepairReport {
         self.done.append(&mut log.done);
         self.unlisted += log.unlisted;
         self.lost_blocks += log.lost_blocks;
+        self.uncertain_blocks += log.uncertain_blocks;
         self.older_blocks += log.older_blocks;
         self.lost_attributes += log.lost_attributes;
         self.lost_limits += log.lost_limits;
@@ -116,6 +119,7 @@ impl RepairReport {
             (n > 0).then(|| format!("{} {verb} {state}", count(n, noun)))
         };
         let blocks = some(self.lost_blocks, "block", "lost");
+        let uncertain = some(self.uncertain_blocks, "block", "uncertain");
         // Of a page of the inode table all count, those that were free too.
         let lost = some(self.lost_inodes, "inode", "lost").map(|n| format!("up to {n}"));
         let rescued = some(self.rescued, "file", "in /lost+found");
@@ -124,7 +128,7 @@ impl RepairReport {
         let bare = "without extended attributes";
         let bare = some(self.lost_attributes, "file", bare);
         let limits = some(self.lost_limits, "quota page", "without limits");
-        let all: Vec<String> = [blocks, older, bare, limits, lost, rescued]
+        let all: Vec<String> = [blocks, uncertain, older, bare, limits, lost, rescued]
             .into_iter()
             .flatten()
             .collect();
@@ -223,9 +227,16 @@ impl fmt::Display for RepairReport {
                     )?;
                 }
                 let is_content = |finding: &Finding| finding.area == Area::Content;
-                if self.check.findings.iter().all(is_content) {
+                let findings = &self.check.findings;
+                if !findings.is_empty() && findings.iter().all(is_content) {
                     f.write_str(
                         "\nwhat these files have lost is nowhere else: write them anew, from a backup, or remove them",
+                    )?;
+                }
+                if self.uncertain_blocks > 0 {
+                    f.write_str(
+                        "\nlook whether the files with uncertain blocks have what they should: what they never wrote may be what a deleted file \
+                         had; write them anew, or remove them",
                     )?;
                 }
                 Ok(())
@@ -243,6 +254,8 @@ pub(super) struct Journal {
     pub(super) notes: Vec<String>,
     /// Blocks of files that read as errors from now on.
     pub(super) lost_blocks: u64,
+    /// Blocks of files that may be those of deleted ones.
+    pub(super) uncertain_blocks: u64,
     /// Slots whose blocks, if they had any, show older content from now on.
     pub(super) older_blocks: u64,
     /// Files without their extended attributes.

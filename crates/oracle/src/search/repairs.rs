@@ -59,8 +59,9 @@ const REPAIRS: &[&str] = &[
     "op: repair clean, spare l2p-entry 1",
     "op: repair clean, noise l2p-entry 1, noise data 1",
     // One among many that passes all the same.
-    "op: repair clean, twice l2p-entry 5, noise l2p-entry 1, noise l2p-entry 2, noise l2p-entry 3, noise l2p-entry 4, \
-     noise l2p-entry 6, noise l2p-entry 7, noise l2p-entry 8, noise l2p-entry 9, noise l2p-entry 10",
+    "op: repair clean, twice l2p-entry 5, noise l2p-entry 0, noise l2p-entry 1, noise l2p-entry 2, noise l2p-entry 3, \
+     noise l2p-entry 4, noise l2p-entry 6, noise l2p-entry 7, noise l2p-entry 8, noise l2p-entry 9, noise l2p-entry 10, \
+     noise l2p-entry 11, noise l2p-entry 12, noise l2p-entry 13",
     "op: repair op, bit slot 1",
     "op: repair op, noise slot 0",
     "commit: repair commit, noise slot 1",

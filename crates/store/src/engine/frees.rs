@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use quayfs_journal::SlotRef;
+use quayfs_layout::l2p::{CRC_BYTES, ENTRY_BYTES};
 use quayfs_layout::node::INODES_PER_PAGE;
 use quayfs_pmem::Backend;
-use quayfs_ppt::BlockState;
 use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicU64, Ordering};
 
@@ -116,22 +116,23 @@ impl Engine {
 
 impl Screen for Engine {
     /// LBNs whose bit is clear but that hold something: an entry in state written (a crash came
-    /// between freeing or direct writing and the zeroing pass), or a live slot.
+    /// between freeing or direct writing and the zeroing pass), the checksum of what an earlier owner had
+    /// (a repair would take it for that of the next one), or a live slot.
     fn unclean(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut out: Vec<Range<u64>> = Vec::new();
         if self.region.backend() == Backend::Dax {
             // A previous daemon may have died between storing a zero entry and flushing it: what is
             // handed out on the strength of it must find it after a power failure.
-            let map = self.config.geometry.l2p_map_off;
-            self.region
-                .flush(map + range.start * 8, (range.end - range.start) * 8);
+            let (g, len) = (&self.config.geometry, range.end - range.start);
+            for (off, bytes) in [(g.l2p_map_off, ENTRY_BYTES), (g.l2p_crc_off, CRC_BYTES)] {
+                self.region.flush(off + range.start * bytes, len * bytes);
+            }
             self.region.drain().inspect_err(|err| self.fail(err))?;
         }
         // In this order: a round makes the entry of a staged block written before it takes away the slot. A
         // damaged entry is not handed out either; fsck reports it.
         let mut look = |lbn: u64, slot: Option<SlotRef>| {
-            let clean = slot.is_none()
-                && matches!(self.ppt.lookup(lbn), Ok(m) if m.state == BlockState::Zero);
+            let clean = slot.is_none() && self.ppt.is_zeroed(lbn);
             match out.last_mut() {
                 _ if clean => {}
                 Some(r) if r.end == lbn => r.end += 1,
