@@ -43,7 +43,7 @@ pub struct Witness {
 }
 
 /// They look in the simulator for what is left in flight, instead of at images.
-pub const TESTS: [Witness; 3] = [
+pub const TESTS: [Witness; 4] = [
     Witness {
         place: "flush crates/journal/src/scan.rs: flush_read",
         count: 5,
@@ -55,6 +55,12 @@ pub const TESTS: [Witness; 3] = [
         count: 1,
         file: "crates/journal/tests/journal/crash.rs",
         test: "nothing_promised_is_left_in_flight",
+    },
+    Witness {
+        place: "flush crates/ppt/src/table.rs: zero",
+        count: 3,
+        file: "crates/ppt/tests/ppt/crash.rs",
+        test: "a_zeroed_checksum_is_durable_with_its_entry",
     },
     Witness {
         place: "device flush crates/fs/src/volume/backup.rs: store",

@@ -264,6 +264,28 @@ fn a_crash_at_every_store_leaves_before_or_after() {
     }
 }
 
+/// Nothing is left of what a freed block held: neither where it is nor what its checksum was.
+#[test]
+fn a_zeroed_checksum_is_durable_with_its_entry() {
+    // Two lines of checksums.
+    let lbns = [3, 35];
+    let ops = [Op::Direct(lbns.to_vec()), Op::Zero(lbns.to_vec())];
+    for backend in [Backend::Dax, Backend::File] {
+        let base = formatted();
+        let (tape, _) = record(backend, &base, &ops);
+        let mut medium = Medium::new(backend, base);
+        tape.iter().for_each(|event| medium.step(event));
+        let mut images = 0;
+        medium.images(16, 6, 0, |image| {
+            let region = Arc::new(Region::from_image(&image, None, backend));
+            let (ppt, _) = Ppt::attach(region, geometry()).expect("attach");
+            assert!(lbns.iter().all(|lbn| ppt.is_zeroed(*lbn)), "{backend}");
+            images += 1;
+        });
+        assert!(images > 0);
+    }
+}
+
 /// Every drain of the operations is needed: without it some crash breaks what was promised. So the
 /// test above can fail, and none of the edges is there for show.
 #[test]
