@@ -133,6 +133,49 @@ fn a_volume_that_was_made_since_is_left_alone() {
     quayfs([Path::new("umount"), &other]).ok();
 }
 
+/// Not even a mount has been there since; and a build that knows no tokens may have made it.
+#[test]
+fn a_new_volume_is_left_alone() {
+    if !can_be_root() {
+        return;
+    }
+    for with_token in [true, false] {
+        let mut made = (Vec::new(), Vec::new());
+        let (m, _) = outlived("--lazy", |vol, _| {
+            let sizes = ["--pmem-size", "32M", "--data-size", "128M", "--sparse"];
+            let mut mkfs = Command::new(QUAYFS);
+            let run = mkfs.args(["mkfs", "-q", "--force"]).arg(vol).args(sizes);
+            assert!(run.finish().unwrap().success());
+            if !with_token {
+                let mut table = config_of(vol).unwrap();
+                table.fencing_token = 0;
+                let region = fs::OpenOptions::new().write(true).open(vol.join("pmem"));
+                let region = region.unwrap();
+                [0, 4096].map(|off| region.write_all_at(&table.encode(), off).unwrap());
+                // And the copy.
+                let data = fs::OpenOptions::new().write(true).open(vol.join("data"));
+                let copied = data.unwrap().write_all_at(&table.encode(), 128 * 4096);
+                copied.unwrap();
+            }
+            made = (
+                fs::read(vol.join("pmem")).unwrap(),
+                fs::read(vol.join("data")).unwrap(),
+            );
+        });
+        let log = m.log();
+        assert!(
+            log.contains("it has been used, or made anew, since"),
+            "{log}"
+        );
+        let now = |part: &str| fs::read(m.0.vol().join(part)).unwrap();
+        for (part, made) in [("pmem", &made.0), ("data", &made.1)] {
+            let now = now(part);
+            let differs = now.iter().zip(made).position(|(a, b)| a != b);
+            assert_eq!((now.len(), differs), (made.len(), None), "{part}");
+        }
+    }
+}
+
 #[test]
 fn a_volume_that_was_repaired_since_is_left_alone() {
     if !can_be_root() {

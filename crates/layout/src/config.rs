@@ -75,8 +75,8 @@ pub struct ConfigTable {
     pub hash_key: [u64; 2],
     /// How often the table has been changed since `mkfs`.
     pub changes: u64,
-    /// The fencing token: a random number, another one for each use that may change content. A daemon that goes on with the
-    /// mount of one that has died finds that one's, or the volume has been used since. 0 before the first such use.
+    /// The fencing token: a random number, another one for each use that may change content ([`Self::token`]). A daemon that
+    /// goes on with the mount of one that has died finds that one's, or the volume has been used since. 0 is of earlier builds.
     pub fencing_token: u64,
     /// Mount options that hold unless a mount says otherwise, UTF-8, padded with zeros.
     pub options: [u8; OPTIONS_MAX],
@@ -143,6 +143,20 @@ impl ConfigTable {
     /// another volume never validate.
     pub fn salt(&self) -> u64 {
         get_u64(&self.uuid, 0) ^ get_u64(&self.uuid, 8).rotate_left(32)
+    }
+
+    /// A fencing token of this volume: the lower half says whose it is, so that it is known where the table has none.
+    pub fn token(&self, random: u64) -> u64 {
+        (random & !u64::from(u32::MAX) | self.token_half()).max(1)
+    }
+
+    /// Whether this may be a token of this volume and of no other.
+    pub fn is_own_token(&self, token: u64) -> bool {
+        token & u64::from(u32::MAX) == self.token_half()
+    }
+
+    fn token_half(&self) -> u64 {
+        crc32c(&self.uuid).into()
     }
 
     /// Encodes one copy.
@@ -309,6 +323,19 @@ mod tests {
         assert!(!t.set_options(&"x".repeat(OPTIONS_MAX + 1)));
         assert_eq!((t.label().len(), t.options()), (LABEL_MAX, t2.options()));
         assert!(t.set_label("") && t.label().is_empty());
+    }
+
+    #[test]
+    fn a_token_is_of_one_volume() {
+        let t = table(Geometry::compute(64 << 20, 1 << 30, 2).unwrap());
+        let other = ConfigTable {
+            uuid: [8; 16],
+            ..t.clone()
+        };
+        let random = 0x0123_4567_89ab_cdef;
+        assert_ne!(t.token(random), t.token(!random));
+        assert_ne!(t.token(0), 0);
+        assert!(t.is_own_token(t.token(random)) && !other.is_own_token(t.token(random)));
     }
 
     proptest! {

@@ -136,7 +136,7 @@ pub(super) fn prepare(
         false => 0,
     };
     let incompat = quota | batches | FEATURE_PROPOSALS | FEATURE_PIPELINE;
-    let config = ConfigTable {
+    let mut config = ConfigTable {
         uuid: identity.uuid,
         data_uuid: identity.data_uuid,
         next_data_uuid: [0; 16],
@@ -151,6 +151,8 @@ pub(super) fn prepare(
         options: [0; OPTIONS_MAX],
         geometry,
     };
+    // A daemon that is left of the volume that was here finds another one than its own.
+    config.fencing_token = config.token(bytes::get_u64(&identity.data_uuid, 0));
     let (g, salt) = (geometry, config.salt());
     // None of these has to be durable before another: until the configuration table says so there is no volume.
     Ppt::format(region, &ppt_geometry(&g, salt))?;

@@ -34,7 +34,7 @@ impl Volume {
             return Ok(());
         }
         let mut new = self.config.clone();
-        new.fencing_token = quayfs_pmem::random()?.max(1);
+        new.fencing_token = new.token(quayfs_pmem::random()?);
         new.changes += 1;
         let taken_back = backup::take_back(&*self.device, &self.config);
         table::replace(&self.region, &new)?;
@@ -47,12 +47,14 @@ impl Volume {
     }
 
     /// Makes sure that nothing has used the volume since a daemon that found this token, or set it. A volume without one was
-    /// last used by a build that knows none, which may have been a daemon of the same mount.
+    /// last used by a build that knows none, which may have been a daemon of the same mount; or made by one, and then the
+    /// token is not of this volume.
     ///
     /// # Errors
     /// [`VolumeError::Fenced`].
     pub fn check_fencing_token(&self, token: u64) -> Result<(), VolumeError> {
-        match [0, token].contains(&self.config.fencing_token) {
+        let found = self.config.fencing_token;
+        match found == token || found == 0 && self.config.is_own_token(token) {
             true => Ok(()),
             false => Err(VolumeError::Fenced(self.path.clone())),
         }
