@@ -239,7 +239,7 @@ fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure
         }
         say_json(value);
     } else {
-        report.list.iter().for_each(|f| say(line(worker, f)));
+        tell(worker, &report.list);
         let damaged_shown = match status.findings {
             1 => "1 block or page damaged".into(),
             n => format!("{n} blocks or pages damaged"),
@@ -278,7 +278,9 @@ fn next(list: &[Finding], volume: Option<&Path>) -> String {
         format!("`quayfs fsck --repair --data {volume}`, unmounted, repairs what can be repaired");
     let in_files = |f: &Finding| matches!(f.area, Area::Data | Area::Staged);
     match list.iter().all(in_files) {
-        true => format!("{repair}; write the other files anew, from a backup, or remove them"),
+        true => format!(
+            "{repair}; what it leaves is nowhere else: write these files anew, from a backup, or remove them"
+        ),
         false => repair,
     }
 }
@@ -288,6 +290,15 @@ fn next(list: &[Finding], volume: Option<&Path>) -> String {
 fn remember(fs: &Fs, status: &Status) {
     let uuid = quayfs_fs::uuid_text(fs.e.config.uuid);
     let _ = log::add(fs.volume_path(), &uuid, &[status.outcome()]);
+}
+
+/// Findings about no file, alike but for their numbers, of which there is a line each; of more there is the number.
+const EACH: usize = 4;
+
+fn tell(worker: &Worker, list: &[Finding]) {
+    let nameless = |f: &Finding| f.paths.is_empty() && f.inode.is_none();
+    let lines = list.iter().map(|f| (line(worker, f), nameless(f)));
+    quayfs_shown::summed_up(lines, EACH).iter().for_each(say);
 }
 
 /// A finding, with names as the caller can use them.

@@ -7,6 +7,7 @@
 pub mod command;
 pub mod progress;
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -75,6 +76,45 @@ fn turns(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// What is the same of lines that differ in numbers only: each number is an N.
+pub fn without_numbers(line: &str) -> String {
+    let mut words = String::with_capacity(line.len());
+    for c in line.chars() {
+        match c.is_ascii_digit() {
+            false => words.push(c),
+            true if words.ends_with('N') => {}
+            true => words.push('N'),
+        }
+    }
+    words
+}
+
+/// Lines, of which those that may be summed up (`true`) and differ in numbers only are there `each` times at most; at the end it
+/// says how many more there are.
+pub fn summed_up(lines: impl Iterator<Item = (String, bool)>, each: usize) -> Vec<String> {
+    let (mut out, mut order) = (Vec::new(), Vec::new());
+    let mut kinds: HashMap<String, usize> = HashMap::new();
+    for (line, may) in lines {
+        if !may {
+            out.push(line);
+            continue;
+        }
+        let kind = without_numbers(&line);
+        let n = kinds.entry(kind.clone()).or_default();
+        *n += 1;
+        match *n {
+            n if n <= each => out.push(line),
+            n if n == each + 1 => order.push(kind),
+            _ => {}
+        }
+    }
+    for kind in order {
+        let more = kinds[&kind] - each;
+        out.push(format!("{kind}: {more} more of these"));
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +136,21 @@ mod tests {
             assert_eq!(bytes(raw), shown);
         }
         assert_eq!(path(Path::new("/v\n")), "/v\\n");
+    }
+
+    #[test]
+    fn lines_that_differ_in_numbers_are_summed_up() {
+        let damaged = |n: usize| (format!("no file: block {n} is damaged"), true);
+        let lines = (8..8704).map(damaged).chain([("/a".into(), false)]);
+        let shown = summed_up(lines.chain([("/a".into(), false)]), 2);
+        let want = [
+            "no file: block 8 is damaged",
+            "no file: block 9 is damaged",
+            "/a",
+            "/a",
+            "no file: block N is damaged: 8694 more of these",
+        ];
+        assert_eq!(shown, want);
     }
 
     #[test]

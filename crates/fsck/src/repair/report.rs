@@ -141,15 +141,7 @@ const EACH: usize = 4;
 
 /// What is the same of things of one kind: all but the numbers.
 fn kind(done: &Done) -> (Area, String) {
-    let mut words = String::with_capacity(done.what.len());
-    for c in done.what.chars() {
-        match c.is_ascii_digit() {
-            false => words.push(c),
-            true if words.ends_with('N') => {}
-            true => words.push('N'),
-        }
-    }
-    (done.area, words)
+    (done.area, quayfs_shown::without_numbers(&done.what))
 }
 
 impl RepairReport {
@@ -210,7 +202,7 @@ impl fmt::Display for RepairReport {
                 };
                 let found = count(found, "finding");
                 let state = match self.check.statistics.clean {
-                    true => "clean, nothing to recover",
+                    true => "unmounted, nothing to recover",
                     false => "not unmounted cleanly",
                 };
                 self.check.tell(f, state)?;
