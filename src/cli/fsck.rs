@@ -32,6 +32,8 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     if args.repair {
         return mend(args, &options);
     }
+    let line = "the check has not come to its end, and has changed nothing";
+    interrupted::says(FSCK_CANCELLED, line.into())?;
     let (meter, quiet) = (Arc::default(), args.quiet || args.json);
     let shown = Progress::of(&meter, quiet);
     let report = quayfs_fsck::check_measured(&args.volume, &options, &meter);
@@ -48,13 +50,27 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
         return Ok(OK);
     }
     if !args.json {
-        let volume = quayfs_shown::argument(&args.volume);
-        let data = if args.data { " --data" } else { "" };
-        say(format_args!(
-            "`quayfs fsck --repair{data} {volume}` repairs what can be repaired"
-        ));
+        say(advice(args, &report));
     }
     Ok(FSCK_DAMAGE)
+}
+
+/// What to do about what was found.
+fn advice(args: &args::Fsck, report: &FsckReport) -> String {
+    let volume = quayfs_shown::argument(&args.volume);
+    let data = if args.data { " --data" } else { "" };
+    let repair = format!("`quayfs fsck --repair{data} {volume}`");
+    if report.put_right_by_mount() == report.count() {
+        return format!("the next mount puts that right, if it may write, and so does {repair}");
+    }
+    // A repair leaves what no copy has.
+    match report.lost_findings == report.count() {
+        true => format!(
+            "{repair} heals blocks of which one bit has changed; what the others had is nowhere else: write the files named above anew, \
+             from a backup, or remove them"
+        ),
+        false => format!("{repair} repairs what can be repaired"),
+    }
 }
 
 fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
@@ -142,7 +158,8 @@ fn remember(args: &args::Fsck, report: &FsckReport, repair: Option<&RepairReport
     // What could not be looked at may be as bad as before.
     let all_read = args.data && report.skipped.is_empty();
     let checked = Checked {
-        structure: report.count() - report.lost_findings,
+        // Status would tell of what is not there any more.
+        structure: report.count() - report.lost_findings - report.put_right_by_mount(),
         blocks: match all_read {
             true => Blocks::All(report.lost_findings),
             false => Blocks::Some(report.lost_findings.max(lost)),

@@ -255,7 +255,7 @@ fn a_region_gets_larger_and_smaller() {
             assert!(table == [0; 8192]);
             let fsck = quayfs(["fsck", "--data", vol_name]).ok();
             assert!(
-                fsck.contains("clean, nothing to recover") && fsck.contains("no damage"),
+                fsck.contains("unmounted, nothing to recover") && fsck.contains("no damage"),
                 "{fsck}"
             );
             assert!(files_of(&vol) == files);
@@ -441,7 +441,7 @@ fn closed_before_a_resize(end: impl FnOnce(&Fs)) {
     quayfs(["resize", vol, "--data", "150M"]).ok();
     let fsck = quayfs(["fsck", "--data", vol]).ok();
     assert!(
-        fsck.contains("clean, nothing to recover") && fsck.contains("no damage"),
+        fsck.contains("unmounted, nothing to recover") && fsck.contains("no damage"),
         "{fsck}"
     );
     let volume = Volume::open(&scene.vol(), Access::ReadOnly, Duration::ZERO).unwrap();

@@ -131,7 +131,11 @@ fn a_copy_of_which_too_little_is_left_is_named() {
     // All that the page table said is gone, with its checksums and its log.
     let log = config.geometry.l2p_log_off as usize + BLOCK;
     opened(&file).write_all_at(&vec![0; log], 0).unwrap();
-    is_refused(&file, &config, "is not put back, since neither");
+    is_refused(
+        &file,
+        &config,
+        "is not put back, since most of its page table is gone, and so is the log",
+    );
 }
 
 /// A volume on a disk that had another one before, whose tables were lost, so that mkfs saw none: all that the later one has

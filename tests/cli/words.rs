@@ -80,8 +80,69 @@ fn damage_comes_with_what_to_do_and_is_not_forgotten() {
     assert_eq!(said.lines().last(), Some(known), "{said}");
     let run = quayfs(["fsck", "--data", vol]);
     let lines: Vec<_> = run.out.lines().rev().take(2).collect();
-    let repair = format!("`quayfs fsck --repair --data {vol}` repairs what can be repaired");
-    assert_eq!((run.code, &lines[..]), (4, &[&repair[..], "1 finding"][..]));
+    let repair = format!("`quayfs fsck --repair --data {vol}` heals blocks of which one bit has");
+    assert!(lines[0].starts_with(&repair), "{run:?}");
+    assert!(
+        lines[0].ends_with("from a backup, or remove them"),
+        "{run:?}"
+    );
+    assert_eq!((run.code, lines[1]), (4, "1 finding"));
+}
+
+#[test]
+fn what_a_mount_puts_right_is_not_left_to_status() {
+    let scene = Scene::new();
+    let region = scene.vol().join("pmem");
+    let region = std::fs::File::options().write(true).open(region).unwrap();
+    region.write_all_at(&[0xff; 8], BLOCK as u64 + 100).unwrap();
+    let vol = scene.vol();
+    let vol = vol.to_str().unwrap();
+    let run = quayfs(["fsck", vol]);
+    let last = run.out.lines().last();
+    let advice = format!(
+        "the next mount puts that right, if it may write, and so does `quayfs fsck --repair {vol}`"
+    );
+    assert_eq!((run.code, last), (4, Some(&*advice)), "{run:?}");
+    let status = quayfs(["status", vol]);
+    assert!(!status.out.contains("the last check"), "{status:?}");
+}
+
+/// With the exit code of fsck(8), and a line.
+#[test]
+fn a_check_that_is_interrupted_says_so() {
+    let scene = Scene::new();
+    // A check may end before the signal comes.
+    let interrupted = (0..50).any(|_| {
+        let mut fsck = std::process::Command::new(QUAYFS);
+        fsck.arg("fsck").arg("--data").arg(scene.vol());
+        fsck.stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = fsck.start().unwrap();
+        let id = child.id().to_string();
+        let threads = format!("/proc/{id}/task");
+        let names = || std::fs::read_dir(&threads).into_iter().flatten().flatten();
+        let is_named = |task: std::fs::DirEntry| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "signals\n")
+        };
+        // Or it has ended.
+        while names().count() > 0 && !names().any(is_named) && !is_zombie(&id) {
+            std::thread::yield_now();
+        }
+        let kill = ["-s", "INT", &id];
+        let mut sent = std::process::Command::new("kill");
+        let _ = sent.args(kill).stderr(Stdio::null()).finish();
+        let ended = child.wait_with_output().unwrap();
+        let err = String::from_utf8(ended.stderr).unwrap();
+        assert!(ended.status.code().is_some(), "{:?}", ended.status);
+        let said = err.contains("interrupted (signal 2): the check has not come to its end");
+        assert!(said || ended.status.code() != Some(32), "{err}");
+        said
+    });
+    assert!(interrupted);
+}
+
+fn is_zombie(id: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat"));
+    stat.is_ok_and(|stat| stat.contains(") Z"))
 }
 
 #[test]

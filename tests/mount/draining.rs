@@ -44,7 +44,7 @@ fn stays(m: &Mounted) {
     let is_told = words.contains(", until it is mounted again");
     assert_eq!(is_told, bytes > 0, "{words}");
     let fsck = quayfs(["fsck".as_ref(), m.0.vol().as_os_str()]).ok();
-    assert!(fsck.contains("clean, nothing to recover"), "{fsck}");
+    assert!(fsck.contains("unmounted, nothing to recover"), "{fsck}");
     m.mount("noatime");
     let content = fs::read(m.mnt().join("file")).unwrap();
     assert!((content.chunks(BLOCK).enumerate()).all(|(n, block)| block == [n as u8; BLOCK]));

@@ -212,10 +212,16 @@ impl FsckReport {
         self.findings.len() as u64 + self.unlisted
     }
 
+    /// How many findings the next mount for writing puts right by itself: of a table that has two copies it writes one again.
+    pub fn put_right_by_mount(&self) -> u64 {
+        let by_mount = |f: &&Finding| f.area == Area::Config && f.severity == Severity::Warning;
+        self.findings.iter().filter(by_mount).count() as u64
+    }
+
     /// How its last mount has left the volume.
     fn state(&self) -> &'static str {
         match (self.statistics.clean, self.is_clean()) {
-            (true, _) => "clean, nothing to recover",
+            (true, _) => "unmounted, nothing to recover",
             (false, true) => "not unmounted cleanly; the next mount recovers it",
             // What a mount makes of damage is not known.
             (false, false) => "not unmounted cleanly",

@@ -43,7 +43,7 @@ impl Media<'_> {
         }
         // What has overwritten the beginning may have taken the page table, but not what lies behind it.
         if !self.has_log(config) {
-            return Err("neither most of its page table is left nor what lies behind that");
+            return Err("most of its page table is gone, and so is the log behind it");
         }
         if !self.has_nodes(config) {
             return Err("most of its page table and of its metadata is not there");
