@@ -8,12 +8,12 @@ use std::path::Path;
 const LEAST: u64 = 10_000;
 /// What is less than this share of them, in percent, is not worth an option.
 const SHARE: u64 = 20;
-/// Whether the kernel passes requests through rings.
-const RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
+/// Where the kernel says whether it passes requests through rings.
+pub const RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Advice for a mount with this status, one sentence each.
 pub fn advice(status: &Value) -> Vec<String> {
-    let switched_off = std::fs::read_to_string(Path::new(RINGS)).is_ok_and(|on| on.trim() == "N");
+    let switched_off = offers_no_rings();
     given(status, switched_off)
 }
 
@@ -52,6 +52,11 @@ fn given(status: &Value, rings_are_off: bool) -> Vec<String> {
         ));
     }
     advice
+}
+
+/// Whether the kernel says so; where it says nothing, nothing is known.
+pub fn offers_no_rings() -> bool {
+    std::fs::read_to_string(Path::new(RINGS)).is_ok_and(|on| on.trim() == "N")
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use quayfs_fs::Fs;
 use quayfs_fs::recovery::MountError;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
-use quayfs_options::Restart;
+use quayfs_options::{Restart, Transport};
 use quayfs_restart::Requests;
 use rustix::io::Errno;
 use std::error::Error;
@@ -18,6 +18,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use super::{Job, Mounted, moving, open};
+use crate::cli::advice::{RINGS, offers_no_rings};
 use crate::cli::exit::{Failure, MOUNT_FAILED, NOT_NOW};
 use crate::cli::handover::{self, Handover, Holder, Memory};
 use crate::cli::status::LAST_DAEMON;
@@ -36,6 +37,12 @@ pub(super) fn found(
     warnings: &mut Vec<String>,
 ) -> io::Result<(Option<Holder>, Option<Handover>)> {
     let asked = job.options.restart == Some(Restart::On);
+    if job.options.transport == Transport::Uring && offers_no_rings() {
+        warnings.push(format!(
+            "transport=uring: this kernel offers no rings now (`echo Y > {RINGS}` as root, where that is there), and requests come \
+             by /dev/fuse"
+        ));
+    }
     if let Some(why) = job.options.ends_with_daemon() {
         if job.options.restart.is_none() {
             warnings.push(format!(

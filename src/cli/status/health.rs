@@ -255,7 +255,9 @@ fn continuity(r: &Report, all: &mut Vec<Finding>) {
                 fsck_unmounted(r)
             ),
             false => {
-                format!("put it right before the daemon ends, and before `quayfs umount {mnt}`")
+                format!(
+                    "put this right while the daemon still runs: neither another daemon nor the next mount could go on as it is"
+                )
             }
         };
         let what = format!("no other daemon could go on with the mount: {why}");

@@ -271,8 +271,17 @@ fn cut_short(path: &Path, meta: &fs::Metadata) -> Option<String> {
     ))
 }
 
+/// Whether a device is there by its name only, as a loop device without a file.
+fn has_nothing(device: &Path) -> bool {
+    let end = opened(device).and_then(|mut file| file.seek(SeekFrom::End(0)));
+    end.is_ok_and(|end| end == 0)
+}
+
 fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
     let kind = meta.file_type();
+    if kind.is_block_device() && has_nothing(path) {
+        return "the device has no size: nothing is attached to it".into();
+    }
     if kind.is_file() || kind.is_block_device() {
         // A caller that may not read it is not told what it holds.
         let half = match probe_signature(path) {
