@@ -255,9 +255,7 @@ fn continuity(r: &Report, all: &mut Vec<Finding>) {
                 fsck_unmounted(r)
             ),
             false => {
-                format!(
-                    "put this right while the daemon still runs: neither another daemon nor the next mount could go on as it is"
-                )
+                "put this right while the daemon still runs: neither another daemon nor the next mount could go on as it is".into()
             }
         };
         let what = format!("no other daemon could go on with the mount: {why}");
