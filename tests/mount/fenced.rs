@@ -151,7 +151,9 @@ fn a_new_volume_is_left_alone() {
                 table.fencing_token = 0;
                 let region = fs::OpenOptions::new().write(true).open(vol.join("pmem"));
                 let region = region.unwrap();
-                [0, 4096].map(|off| region.write_all_at(&table.encode(), off).unwrap());
+                for off in [0, 4096] {
+                    region.write_all_at(&table.encode(), off).unwrap();
+                }
                 // And the copy.
                 let data = fs::OpenOptions::new().write(true).open(vol.join("data"));
                 let copied = data.unwrap().write_all_at(&table.encode(), 128 * 4096);
