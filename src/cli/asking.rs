@@ -65,13 +65,12 @@ pub fn mounted_at(target: &Path) -> Result<Entry, String> {
             table::resolve(target).map_err(|e| format!("{shown}: {e}"))?
         }
     };
-    let mounted = match table::mounted_on(&path) {
-        Ok(None) => table::mount_of(&path),
-        found => found,
+    // A device may be mounted on its own name, as in a container.
+    let mounted = match table::mounted_on(&path).map_err(unread)? {
+        Some(entry) if entry.is_fuse() => Some(entry),
+        other => table::mount_of(&path).map_err(unread)?.or(other),
     };
-    mounted
-        .map_err(unread)?
-        .ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))
+    mounted.ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))
 }
 
 /// What is said of parts of a mounted volume whose files have no name any more.

@@ -1,7 +1,7 @@
 //! `quayfs fsck`.
 
 use quayfs_fs::uuid_text;
-use quayfs_fs::volume::{Place, VolumeError, config_of, locate};
+use quayfs_fs::volume::{Place, VolumeError, config_of, locate, refusal};
 use quayfs_fsck::repair::{self, Failed, Outcome, RepairReport};
 use quayfs_fsck::{FsckOptions, FsckReport};
 
@@ -61,6 +61,9 @@ fn advice(args: &args::Fsck, report: &FsckReport) -> String {
     let data = if args.data { " --data" } else { "" };
     let repair = format!("`quayfs fsck --repair{data} {volume}`");
     if report.put_right_by_mount() == report.count() {
+        if let Some(why) = refusal(&args.volume) {
+            return format!("neither a mount nor a repair puts that right: {why}");
+        }
         return format!("the next mount puts that right, if it may write, and so does {repair}");
     }
     // A repair leaves what no copy has.

@@ -134,10 +134,16 @@ fn may_be_replaced(entry: &Entry, shown: &str) -> Result<(), String> {
 /// It is so, or what would tell does not answer.
 pub fn expect_successor(entry: &Entry, status: &Value) -> Result<(), String> {
     let shown = quayfs_shown::argument(&entry.target);
-    let refused =
-        |why| format!("no other daemon could go on with {shown}, which goes on as before: {why}");
+    let refused = |why: String| {
+        format!("no other daemon could go on with {shown}, which goes on as before: {why}")
+    };
     if let Ok(Some(line)) = Line::to(entry) {
         line.first_word(FIRST_WORD).map_err(refused)?;
+    }
+    if status["scrub"]["metadata"].as_u64() > Some(0) {
+        let why = "a scrub has found damaged metadata, which the next one may refuse: copy what is on the mount, then \
+                   `quayfs umount` and `quayfs fsck --repair --data`";
+        return Err(refused(why.into()));
     }
     let pid = status["pid"].as_i64().and_then(|pid| pid.try_into().ok());
     let volume = Path::new(status["volume"].as_str().unwrap_or_default());

@@ -52,10 +52,21 @@ pub fn run(args: &args::Scrub) -> Result<u8, Failure> {
     drop(shown);
     watched?;
     let report = collect(&worker)?;
+    let mut obstacle = None;
     if let Worker::Here(fs) = &worker {
+        obstacle = fs.e.watch().obstacle().map(str::to_string);
         fs.shutdown().map_err(Failure::with(FAILED))?;
     }
-    let told = finish(&worker, &report, args.json);
+    let mut told = finish(&worker, &report, args.json);
+    if let (Some(why), Ok(code @ OK)) = (obstacle, &mut told) {
+        *code = SCRUB_DAMAGE;
+        if !args.json {
+            let volume = quayfs_shown::argument(&args.target);
+            say(format_args!(
+                "what is neither a block nor a page of metadata is damaged: {why}: `quayfs fsck --repair {volume}`"
+            ));
+        }
+    }
     if let Worker::Here(fs) = &worker {
         remember(fs, &report.status);
     }

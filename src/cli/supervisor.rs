@@ -82,7 +82,7 @@ pub fn run(args: &[OsString]) -> Result<(), Failure> {
         let end = supervisor.watch(life).map_err(|e| failed(&e))?;
         let verdict = supervisor.judge(&end, handover::now());
         if matches!(verdict, Verdict::Over | Verdict::Failed(_)) {
-            supervisor.give_up_replacing("the mount has ended");
+            supervisor.give_up_replacing("the mount has ended: the log says why");
         }
         match verdict {
             Verdict::Again => {}

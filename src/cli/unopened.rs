@@ -52,7 +52,7 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
 pub fn has_lost_its_beginning(e: &VolumeError) -> bool {
     match e {
         VolumeError::Config { .. } => true,
-        VolumeError::Unreachable { path, why } => path.exists() && why.starts_with("no volume: "),
+        VolumeError::Unreachable { path, why } => path.exists() && why.starts_with("no volume; "),
         _ => false,
     }
 }

@@ -93,7 +93,8 @@ fn damage_comes_with_what_to_do_and_is_not_forgotten() {
 fn what_a_mount_puts_right_is_not_left_to_status() {
     let scene = Scene::new();
     let region = scene.vol().join("pmem");
-    let region = std::fs::File::options().write(true).open(region).unwrap();
+    let region = std::fs::File::options().read(true).write(true).open(region);
+    let region = region.unwrap();
     region.write_all_at(&[0xff; 8], BLOCK as u64 + 100).unwrap();
     let vol = scene.vol();
     let vol = vol.to_str().unwrap();
@@ -105,6 +106,38 @@ fn what_a_mount_puts_right_is_not_left_to_status() {
     assert_eq!((run.code, last), (4, Some(&*advice)), "{run:?}");
     let status = quayfs(["status", vol]);
     assert!(!status.out.contains("the last check"), "{status:?}");
+    // Unless there is something else by now.
+    let mut intact = vec![0; BLOCK];
+    region.read_exact_at(&mut intact, 0).unwrap();
+    region.write_all_at(&intact, BLOCK as u64).unwrap();
+    region.write_all_at(b"XFSB", 0).unwrap();
+    let run = quayfs(["fsck", vol]);
+    let last = run.out.lines().last().unwrap_or_default();
+    let refused = "neither a mount nor a repair puts that right: ";
+    assert!(run.code == 4 && last.starts_with(refused), "{run:?}");
+    assert!(last.contains("wipefs"), "{last}");
+}
+
+/// Blocks and pages are not all that a mount needs.
+#[test]
+fn a_scrub_does_not_call_whole_what_no_mount_accepts() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let vol = vol.to_str().unwrap();
+    let dump: Value = serde_json::from_str(&quayfs(["dump", vol, "--json"]).ok()).unwrap();
+    let log = dump["geometry"]["l2p_log_off"].as_u64().unwrap();
+    let region = std::fs::File::options()
+        .write(true)
+        .open(scene.vol().join("pmem"));
+    region
+        .unwrap()
+        .write_all_at(&[0xa5; 64 << 10], log)
+        .unwrap();
+    let scrub = quayfs(["scrub", vol]);
+    assert!(
+        scrub.code == 4 && scrub.out.contains("fsck --repair"),
+        "{scrub:?}"
+    );
 }
 
 /// With the exit code of fsck(8), and a line.

@@ -204,6 +204,9 @@ fn metadata_that_have_rotted_are_copied_and_repaired() {
     );
     let said = screen(&mnt);
     assert!(said.contains("dead daemon may end the mount"), "{said}");
+    for (command, words) in [("restart", &[][..]), ("resize", &["--data", "96M"])] {
+        run(command, &mnt, words).fails(1, "a scrub has found damaged metadata");
+    }
     turn();
     m.umount();
     m.fsck();

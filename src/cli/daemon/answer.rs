@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use quayfs_fs::Fs;
+use quayfs_layout::inode::ROOT;
 use quayfs_options::DataMode;
 use tracing::{info, warn};
 
@@ -43,6 +44,12 @@ impl Report {
         info!("{text} (ready after {took:?})");
         if let Some(why) = fs.protected() {
             warnings.push(format!("{why}: mounted read-only"));
+        }
+        if let (true, Err(why)) = (fs.e.is_read_only(), fs.getattr(ROOT)) {
+            let why = format!(
+                "nothing can be reached: the root directory: {why}: `quayfs umount {target}`, then `quayfs fsck --repair {volume}`"
+            );
+            warnings.push(why);
         }
         if backend == "volatile" {
             warnings.push(VOLATILE_WARNING.into());

@@ -99,7 +99,13 @@ pub fn beheaded(volume: &Path) -> String {
             "{WHOLE}{}, and a copy of them is left",
             without_tables(volume)
         ),
-        Err(VolumeError::Unclear { path, why }) => format!("{}: {why}", path.display()),
+        Err(VolumeError::Unclear { path, why }) => {
+            let elsewhere = match why.contains('`') {
+                true => "",
+                false => "; restore the volume from a backup",
+            };
+            format!("{}: {why}{elsewhere}", path.display())
+        }
         Ok(None) | Err(_) => String::new(),
     }
 }

@@ -150,8 +150,13 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
     if damage.blocks > 0 {
         let n = damage.blocks;
         let what = format!("the last scrub or check in the log found damaged blocks or pages: {n}");
+        let mend = match &r.mountpoint {
+            Some(_) => fsck_unmounted(r),
+            None => unanswered::mend(r),
+        };
         let todo = format!(
-            "`quayfs scrub {at}` names the files: restore them from a backup, or remove them; this notice goes away when a scrub finds nothing"
+            "{mend}; what is damaged after that is in no other place: `quayfs scrub {at}` names the files to restore from a backup or remove, and \
+             this notice goes away when it finds nothing"
         );
         all.push((Health::Degraded, About::Damage, what, Some(todo)));
     } else if damage.reads && r.errors.reads == 0 {
