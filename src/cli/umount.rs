@@ -17,6 +17,7 @@ use crate::mount::table::Entry;
 use crate::mount::{AttachError, Place, UnmountMode, utab};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::thread::sleep;
 use std::time::Duration;
 use wait::Waited;
 
@@ -26,6 +27,9 @@ mod wait;
 const LOCK: Duration = Duration::from_secs(10);
 /// The same where the user wants to be rid of the mount.
 const LOCK_FORCED: Duration = Duration::from_secs(1);
+/// How often it is looked whether a mount is in use still, since something may be asking how it is, and after which time.
+const ASKED: u32 = 50;
+const AGAIN: Duration = Duration::from_millis(20);
 /// How long the end of a mount without a daemon may take without a word.
 const SOON: Duration = Duration::from_secs(2);
 /// How long a file system that is mounted nowhere in sight may take to end. A daemon that tells the mount table of a
@@ -90,9 +94,7 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
     // What starts another daemon where this one dies, or is being replaced just now.
     let supervisor = Line::to(&entry).ok().flatten().and_then(|l| l.process());
     let superblock = Superblock::of(&entry);
-    place
-        .detach(mode, Some(&entry.device))
-        .map_err(|e| busy(e, &served))?;
+    patiently(|| place.detach(mode, Some(&entry.device))).map_err(|e| busy(e, &served))?;
     if mode == UnmountMode::Lazy {
         // Only root may, and a line without a mount means nothing.
         let _ = utab::remove(entry.source.as_ref(), &target);
@@ -133,6 +135,18 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
             judge(&entry, mode).map_err(|why| format!("{shown} is unmounted, but {why}"))
         }
     }
+}
+
+/// Takes the mount away. A process that asks the mount how it is uses it for a moment, as `quayfs status` does of all mounts,
+/// and is no reason to leave it.
+fn patiently(mut detach: impl FnMut() -> Result<(), AttachError>) -> Result<(), AttachError> {
+    for _ in 0..ASKED {
+        match detach() {
+            Err(AttachError::Busy(_)) => sleep(AGAIN),
+            other => return other,
+        }
+    }
+    detach()
 }
 
 /// Tells the daemon what is wanted of it when the file system is gone.
@@ -374,6 +388,24 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_in_use_for_a_moment_is_unmounted() {
+        let busy_for = |times: u32| {
+            let mut calls = 0;
+            let result = patiently(|| {
+                calls += 1;
+                match calls > times {
+                    true => Ok(()),
+                    false => Err(AttachError::Busy("/mnt".into())),
+                }
+            });
+            (result.is_ok(), calls)
+        };
+        assert_eq!(busy_for(0), (true, 1));
+        assert_eq!(busy_for(3), (true, 4));
+        assert_eq!(busy_for(u32::MAX), (false, ASKED + 1));
+    }
     use quayfs_fs::Fs;
     use quayfs_mkfs::{MkfsOptions, mkfs};
     use quayfs_options::MountOptions;
