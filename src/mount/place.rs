@@ -144,6 +144,12 @@ pub(super) fn device_of(fd: &OwnedFd) -> Result<String, Errno> {
     Ok(format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor))
 }
 
+/// The same of what a path leads to, in `/proc` without a way there.
+pub(super) fn device_at(path: &Path) -> Result<String, Errno> {
+    let stat = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
+    Ok(format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor))
+}
+
 fn unusable(e: Errno) -> String {
     match gone(e) {
         Errno::NOENT => "no such directory; create it first".into(),

@@ -1,5 +1,6 @@
 //! A file system apart from the places where it is mounted: there may be several, and the last one ends it.
 
+use super::place::device_at;
 use super::table::{self, Entry};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -109,6 +110,24 @@ impl Superblock {
         }
         places
     }
+}
+
+/// The processes that have a file of it open or work in it, as far as this user may see; no daemon is asked for that.
+pub fn users_of(device: &str) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all = all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    all.filter(|pid| uses(*pid, device)).collect()
+}
+
+fn uses(pid: i32, device: &str) -> bool {
+    let process = Path::new("/proc").join(pid.to_string());
+    let open = std::fs::read_dir(process.join("fd")).into_iter().flatten();
+    let open = open.flatten().map(|entry| entry.path());
+    let places = ["cwd", "root"].map(|name| process.join(name));
+    places
+        .into_iter()
+        .chain(open)
+        .any(|path| device_at(&path).as_deref() == Ok(device))
 }
 
 /// The file system by which the kernel shows its FUSE connections, without a place in the tree.

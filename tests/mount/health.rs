@@ -336,5 +336,15 @@ fn a_daemon_out_of_sight_is_told() {
     assert_eq!(told["advice"], todo);
     drop(namespace);
     eventually("the daemon ends", || !runs(pid));
+    // Nor does anything else lead to what uses a tree that is mounted nowhere.
+    m.mount("norestart");
+    let (pid, held) = (daemon(&m), File::create(m.mnt().join("held")).unwrap());
+    run("umount", &mnt, &["-l"]).ok();
+    let (code, told) = status(&vol);
+    let by = format!("used by process {}", std::process::id());
+    let why = told["reasons"][0].as_str().unwrap();
+    assert!(code == 1 && why.contains(&by), "{told}");
+    drop(held);
+    eventually("the daemon ends", || !runs(pid));
     m.fsck();
 }

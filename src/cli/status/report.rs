@@ -14,7 +14,7 @@ use crate::cli::handover::{MANAGER_GONE, SUPERVISOR_GONE};
 use crate::cli::unserved::{self, Unserved};
 use crate::cli::{log, media};
 use crate::mount::server::Server;
-use crate::mount::superblock::{Elsewhere, Superblock};
+use crate::mount::superblock::{Elsewhere, Superblock, users_of};
 use crate::mount::table::{self, Entry};
 use quayfs_fs::uuid_text;
 use quayfs_fs::volume::{Glance, VolumeError, locate};
@@ -350,7 +350,7 @@ impl Report {
                 "mounted on {target} in the mount namespace of process {pid}"
             ))
         };
-        self.elsewhere = places.iter().find_map(shown);
+        self.elsewhere = places.iter().find_map(shown).or_else(|| used_by(device));
         self.is_served = true;
         self.daemon = server.pid().and_then(unserved::by_proc);
         judge(&mut self);
@@ -474,6 +474,21 @@ fn before_next_mount(volume: &Glance, state: State) -> Option<Obstacle> {
         Ok(None) => None,
         Err(media::Silent) => Some(Obstacle::Silence),
     }
+}
+
+/// What uses a tree that is mounted nowhere any more.
+fn used_by(device: &str) -> Option<String> {
+    let users = users_of(device);
+    let name = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    let (first, name) = users.iter().find_map(|pid| Some((pid, name(pid)?)))?;
+    let more = match users.len() - 1 {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let name = quayfs_shown::text(name.trim_end());
+    Some(format!(
+        "unmounted with -l, and used by process {first} ({name}){more}"
+    ))
 }
 
 #[cfg(test)]

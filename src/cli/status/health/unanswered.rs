@@ -53,10 +53,7 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
 fn in_use(r: &Report) -> Finding {
     let what = match (&r.daemon, &r.elsewhere) {
         (Some(daemon), Some(place)) => {
-            format!(
-                "{place}, and still in use: process {} serves it",
-                daemon.pid
-            )
+            format!("{place}: process {} still serves it", daemon.pid)
         }
         (Some(daemon), None) => format!(
             "unmounted with -l, or mounted where it cannot be seen from here, and still in use: process {} serves it",
@@ -65,7 +62,7 @@ fn in_use(r: &Report) -> Finding {
         (None, _) => "in use by a process whose mount cannot be seen from here".into(),
     };
     let todo = match r.elsewhere {
-        Some(_) => "unmount it there, or end what runs there".into(),
+        Some(_) => "unmount it there, or end what uses it".into(),
         None => format!(
             "`fuser -v {}` names it; a tree that was unmounted lazily ends with its last user",
             r.shown_volume()
