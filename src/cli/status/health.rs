@@ -241,7 +241,7 @@ fn lengthen(r: &Report) -> String {
         (_, None) => "make it as long again".into(),
     };
     format!(
-        "{how}, then `quayfs umount {mnt}` and mount again: what was behind the cut is lost, and `quayfs scrub {mnt}` names the files"
+        "{how} unless it is by now, then `quayfs umount {mnt}` and mount again: what was behind the cut is lost, and `quayfs scrub {mnt}` names the files"
     )
 }
 
