@@ -60,6 +60,9 @@ fn what_was_stored_goes_to_the_media_after_the_mount_is_gone() {
     let supervisor = parent(last);
     fs::rename(&dir, &away).unwrap();
     kill(last, "KILL");
+    // Not only without memory: its sockets go after that.
+    let process = Path::new("/proc").join(last.to_string());
+    eventually("it is gone", || !process.exists());
     let run = quayfs(["umount", "-l", mnt.to_str().unwrap()]);
     assert!(
         run.code == 0 && run.err.contains("at most two minutes"),
