@@ -218,6 +218,7 @@ pub fn answer(args: &args::Probe) -> u8 {
     }
     say(match args.of {
         Question::Program => return restart::answer(&args.target),
+        Question::Open => return probe::open_for_others(&args.target).map_or(FAILED, |()| OK),
         Question::Trace => return trace::probe(&args.target),
         Question::Status => probe::probe(&args.target, args.device.as_deref()),
         Question::Names => media::names(&args.target),

@@ -81,7 +81,7 @@ fn restart(args: &args::Restart) -> Result<(), String> {
     let is_own = args.binary.is_some() || entry.user_id() == Some(geteuid().as_raw());
     let file = match is_own {
         true => open_program(&path),
-        false => open_as_user(&entry, &path),
+        false => open_as_user(&entry, &path, ASKING),
     };
     let file = file.map_err(|e| refused(e.to_string()))?;
     let can = match is_own {

@@ -4,7 +4,7 @@
 //! A thread that waits for a request that such a one has in hand cannot be killed, and the process that it belongs to cannot
 //! end. So another process waits, and nothing waits for that.
 
-use super::control::open_program;
+use super::control::{Line, open_program};
 use super::gone;
 use super::server::{Server, wait_for};
 use super::table::Entry;
@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use quayfs_server::STATUS_XATTR;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Gid, Uid, geteuid, setsid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::io::Read;
@@ -50,6 +51,8 @@ pub enum Question {
     Path,
     /// What a program says that it can take over.
     Program,
+    /// A program, opened.
+    Open,
 }
 
 impl Question {
@@ -133,11 +136,6 @@ pub type User = (u32, u32);
 pub fn become_user(user: Option<User>) -> Result<(), Errno> {
     // Fails only where there is no terminal already.
     let _ = setsid();
-    set_user(user)
-}
-
-/// From here on this thread has the rights of this user.
-fn set_user(user: Option<User>) -> Result<(), Errno> {
     let Some((uid, gid)) = user else {
         return Ok(());
     };
@@ -147,22 +145,50 @@ fn set_user(user: Option<User>) -> Result<(), Errno> {
     set_thread_res_uid(uid, uid, uid)
 }
 
-/// Opens a program that a user has chosen, as that user: what only this process may reach is not opened for it.
+/// A program that a user has chosen, opened as that user: what only this process may reach is not opened for it. By a process
+/// of its own, since it may lie on what does not answer.
 ///
 /// # Errors
-/// That user may not reach it; it does not exist; it is no file.
-pub fn open_as_user(entry: &Entry, program: &Path) -> std::io::Result<OwnedFd> {
+/// That user may not reach it; it does not exist; it is no file; `ETIMEDOUT`.
+pub fn open_as_user(entry: &Entry, program: &Path, patience: Duration) -> std::io::Result<OwnedFd> {
     let user = entry.group_id().map(|gid| (asks(entry), gid));
-    let user = user.filter(|(uid, _)| *uid != geteuid().as_raw());
-    // The kernel keeps users of threads, and this one ends.
-    let opened = std::thread::scope(|scope| {
-        let open = || {
-            set_user(user)?;
-            open_program(program)
-        };
-        scope.spawn(open).join()
-    });
-    opened.unwrap_or_else(|_| Err(Errno::IO.into()))
+    let asked = Asked {
+        user: user.filter(|(uid, _)| *uid != geteuid().as_raw()),
+        device: None,
+    };
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let mut command = Question::Open.of(program, &asked);
+    let child = command.stdin(theirs).stdout(Stdio::null()).spawn()?;
+    // It has the other end, which would otherwise never be closed.
+    drop(command);
+    let line = Line::from(ours);
+    let message = match wait_for(line.as_fd(), PollFlags::IN, patience) {
+        Ok(true) => line.receive(),
+        Ok(false) => Err(Errno::TIMEDOUT),
+        Err(e) => Err(e),
+    };
+    leave(child);
+    let message = message?.ok_or(Errno::IO)?;
+    let number = std::str::from_utf8(&message.text).map(str::parse);
+    match (message.descriptor, number) {
+        (Some(file), _) => Ok(file),
+        (None, Ok(Ok(number))) => Err(std::io::Error::from_raw_os_error(number)),
+        (None, _) => Err(Errno::IO.into()),
+    }
+}
+
+/// The other end of [`open_as_user`], at the standard input.
+pub fn open_for_others(program: &Path) -> Result<(), Errno> {
+    let line = Line::from(rustix::io::dup(rustix::stdio::stdin())?);
+    match open_program(program) {
+        Ok(file) => line.send(b"opened", Some(file.as_fd())),
+        Err(e) => line.send(e.raw_os_error().unwrap_or(5).to_string().as_bytes(), None),
+    }
 }
 
 /// The user that asks a mount: without `allow_other` not even root may, but root may become a user that may.

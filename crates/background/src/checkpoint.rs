@@ -18,7 +18,6 @@ use quayfs_blockdev::AlignedBuf;
 use quayfs_journal::LiveSlot;
 use quayfs_layout::Lbn;
 use quayfs_options::CheckpointPolicy;
-use quayfs_ppt::BlockState;
 use quayfs_store::engine::Engine;
 use quayfs_store::error::Result;
 use quayfs_store::grace::{self, Grace};
@@ -350,7 +349,7 @@ pub fn zero_all(e: &Background) -> Result<()> {
 /// What [`zero_freed`] does, for at most so many, by the thread that runs rounds. One that writes may be under way, if its
 /// page-table transaction has not begun: what it writes is staged until it ends, and left out here.
 fn zero_some(e: &Engine, most: u64) -> Result<u64> {
-    let mut n = 0;
+    let (mut free, mut dirty) = (Vec::new(), Vec::new());
     for run in e.lbns.pending_runs(most) {
         // A block whose slot is live would come back with the next round: it waits for that.
         let mut lbns: Vec<Lbn> = Vec::with_capacity((run.end - run.start) as usize);
@@ -363,13 +362,13 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
                 }
             },
         );
-        let mut dirty = Vec::new();
         let (mut pieces, mut next) = (0, None);
         lbns.retain(|&l| match e.ppt.lookup(l) {
             Ok(m) => {
                 pieces += u64::from(next != Some((l, m.pbn)));
                 next = Some((l + 1, m.pbn + 1));
-                if m.state == BlockState::Written {
+                // Also one in state zero whose checksum is of what it held: a repair would take that for its content.
+                if !e.ppt.is_zeroed(l) {
                     dirty.push(l);
                 }
                 true
@@ -377,12 +376,17 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
             // A damaged entry: that block is not handed out before a repair, and it keeps no others from their turn.
             Err(_) => false,
         });
-        if !dirty.is_empty() {
-            e.ppt.zero(&dirty).map_err(|err| {
-                e.fail(&err);
-                e.table_error(err)
-            })?;
-        }
+        free.push((lbns, pieces));
+    }
+    // At once: each call waits for the medium.
+    if !dirty.is_empty() {
+        e.ppt.zero(&dirty).map_err(|err| {
+            e.fail(&err);
+            e.table_error(err)
+        })?;
+    }
+    let mut n = 0;
+    for (lbns, pieces) in free {
         n += lbns.len() as u64;
         e.pieces.freed(pieces);
         for r in consecutive(&lbns) {

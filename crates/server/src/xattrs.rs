@@ -3,6 +3,7 @@
 use quayfs_fuse::wire::{GetxattrOut, InHeader, SETXATTR_ACL_KILL_SGID, SetxattrIn};
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::ROOT;
+use rustix::process::geteuid;
 
 use crate::PREFIX;
 use crate::convert::set_xattr;
@@ -46,9 +47,10 @@ impl Server {
 
     /// Whether an attribute is one of those that are none: of the root directory, and for a user who may manage the mount of
     /// everything else as well, for a bind mount may show no more of it. What a container is given a part of says nothing
-    /// about the rest there.
+    /// about the rest there; nor does what an ordinary user has mounted, since an overlay over it asks as that user, whatever
+    /// user asks it.
     fn may_be_asked(&self, header: &InHeader, name: &[u8]) -> bool {
-        let manages = || self.fs.may_watch(self.asker(header)).is_ok();
+        let manages = || geteuid().is_root() && self.fs.may_watch(self.asker(header)).is_ok();
         header.nodeid == ROOT || name.starts_with(PREFIX) && manages()
     }
 

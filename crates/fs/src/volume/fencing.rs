@@ -5,6 +5,7 @@
 use std::os::fd::OwnedFd;
 
 use super::{Access, Volume, VolumeError, backup, table};
+use quayfs_layout::config::FEATURE_ZERO_CRC;
 use quayfs_pmem::PmemError;
 
 impl Volume {
@@ -34,6 +35,10 @@ impl Volume {
             return Ok(());
         }
         let mut new = self.config.clone();
+        if !new.is_own_token(new.fencing_token) {
+            // An earlier build has used it, and may have left checksums as they were.
+            new.compat[0] &= !FEATURE_ZERO_CRC;
+        }
         new.fencing_token = new.token(quayfs_pmem::random()?);
         new.changes += 1;
         let taken_back = backup::take_back(&*self.device, &self.config);

@@ -301,7 +301,7 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
             );
         }
     }
-    "no volume; one is a device or a file that `quayfs mkfs` has made one, or a directory with its two parts or links to them"
+    "no volume; one is a device or a file that mkfs has made one, or a directory with its two parts or links to them"
         .into()
 }
 
