@@ -188,7 +188,7 @@ fn heard(entry: &Entry, said: Result<String, Errno>, code: u8) -> Result<Heard, 
         {
             let volume = quayfs_shown::argument(Path::new(&entry.source));
             format!(
-                "{shown} shows a part of {volume}, by which only root, and the user who mounted that, may ask: name a mount point that shows all of it"
+                "{shown} shows a part of {volume}, by which only root may ask, and only if root has mounted it: name a mount point that shows all of it"
             )
         }
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {

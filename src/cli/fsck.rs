@@ -26,14 +26,12 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     let options = FsckOptions {
         check_data: args.data,
     };
-    if let Err(line) = media::expect_answers(&args.volume) {
-        warn(format_args!("{line}, and is waited for"));
-    }
     if args.repair {
         return mend(args, &options);
     }
     let line = "the check has not come to its end, and has changed nothing";
     interrupted::says(FSCK_CANCELLED, line.into())?;
+    wait_for_media(args);
     let (meter, quiet) = (Arc::default(), args.quiet || args.json);
     let shown = Progress::of(&meter, quiet);
     let report = quayfs_fsck::check_measured(&args.volume, &options, &meter);
@@ -53,6 +51,13 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
         say(advice(args, &report));
     }
     Ok(FSCK_DAMAGE)
+}
+
+/// Says so if the media do not answer: nothing can be checked without them.
+fn wait_for_media(args: &args::Fsck) {
+    if let Err(line) = media::expect_answers(&args.volume) {
+        warn(format_args!("{line}, and is waited for"));
+    }
 }
 
 /// What to do about what was found.
@@ -82,6 +87,7 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
         "the volume is as it was, or only `quayfs fsck --repair {volume}` can go on with it"
     );
     interrupted::says(FSCK_CANCELLED, line)?;
+    wait_for_media(args);
     let (meter, quiet) = (Arc::default(), args.quiet || args.json);
     let shown = Progress::of(&meter, quiet);
     let mut begins = |found: &FsckReport| note_before(args, found);

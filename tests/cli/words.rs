@@ -140,44 +140,6 @@ fn a_scrub_does_not_call_whole_what_no_mount_accepts() {
     );
 }
 
-/// With the exit code of fsck(8), and a line.
-#[test]
-fn a_check_that_is_interrupted_says_so() {
-    let scene = Scene::new();
-    // A check may end before the signal comes.
-    let interrupted = (0..50).any(|_| {
-        let mut fsck = std::process::Command::new(QUAYFS);
-        fsck.arg("fsck").arg("--data").arg(scene.vol());
-        fsck.stdout(Stdio::null()).stderr(Stdio::piped());
-        let child = fsck.start().unwrap();
-        let id = child.id().to_string();
-        let threads = format!("/proc/{id}/task");
-        let names = || std::fs::read_dir(&threads).into_iter().flatten().flatten();
-        let is_named = |task: std::fs::DirEntry| {
-            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "signals\n")
-        };
-        // Or it has ended.
-        while names().count() > 0 && !names().any(is_named) && !is_zombie(&id) {
-            std::thread::yield_now();
-        }
-        let kill = ["-s", "INT", &id];
-        let mut sent = std::process::Command::new("kill");
-        let _ = sent.args(kill).stderr(Stdio::null()).finish();
-        let ended = child.wait_with_output().unwrap();
-        let err = String::from_utf8(ended.stderr).unwrap();
-        assert!(ended.status.code().is_some(), "{:?}", ended.status);
-        let said = err.contains("interrupted (signal 2): the check has not come to its end");
-        assert!(said || ended.status.code() != Some(32), "{err}");
-        said
-    });
-    assert!(interrupted);
-}
-
-fn is_zombie(id: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat"));
-    stat.is_ok_and(|stat| stat.contains(") Z"))
-}
-
 #[test]
 fn a_repair_tells_its_total_once_and_nothing_of_recovery() {
     let scene = Scene::new();

@@ -254,6 +254,7 @@ fn what_is_at_rest_and_does_not_answer_is_told() {
     std::thread::scope(|scope| {
         scope.spawn(a_volume_whose_media_do_not_answer_is_told);
         scope.spawn(a_mount_that_waits_for_its_media_says_so);
+        scope.spawn(a_check_that_is_interrupted_says_so);
         scope.spawn(what_is_left_waiting_keeps_nothing_busy);
         scope.spawn(a_volume_of_another_user_that_does_not_answer_is_told);
     });
@@ -283,6 +284,36 @@ fn a_volume_whose_media_do_not_answer_is_told() {
     }
     drop(mute);
     quayfs(["status", vol]).ok();
+}
+
+/// With the exit code of fsck(8), and a line. Here it does not end before the signal comes.
+fn a_check_that_is_interrupted_says_so() {
+    let scene = below();
+    let mut mute = Mute::on(&scene.dir().join("below"));
+    for (more, about) in [
+        (&[][..], "has changed nothing"),
+        (&["--repair"], "can go on with it"),
+    ] {
+        let mut fsck = Command::new(QUAYFS);
+        fsck.arg("fsck").args(more).arg(scene.vol());
+        let child = fsck.stderr(Stdio::piped()).start().unwrap();
+        let threads = format!("/proc/{}/task", child.id());
+        eventually("it heeds signals", || {
+            let tasks = fs::read_dir(&threads).unwrap().flatten();
+            let mut names = tasks.map(|task| fs::read_to_string(task.path().join("comm")));
+            names.any(|name| name.is_ok_and(|name| name == "signals\n"))
+        });
+        let kill = ["-s", "INT", &child.id().to_string()];
+        assert!(Command::new("kill").args(kill).finish().unwrap().success());
+        let ended = child.wait_with_output().unwrap();
+        let err = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(32), "{err}");
+        assert!(
+            err.contains("interrupted (signal 2)") && err.contains(about),
+            "{err}"
+        );
+    }
+    mute.end();
 }
 
 /// What makes no sense without an answer goes on waiting, and says so.

@@ -31,7 +31,7 @@ pub const INCOMPAT_KNOWN: u64 = FEATURE_QUOTA
     | FEATURE_OWNERS
     | FEATURE_MOVING;
 /// Compatible: what a file has in state zero has the checksum of a block of zeros, or 0 ([`crate::l2p::ZERO_CRC`]), unless a build
-/// that does not know this has used the volume.
+/// that does not know this has used the volume: the next mount for writing sees that by the fencing token, and clears the bit.
 pub const FEATURE_ZERO_CRC: u64 = 1;
 /// Read-only compatible: the data device has a copy of the configuration table, and of the journal superblock as the last
 /// clean unmount left it ([`crate::backup`]). What changes either has to change these too.

@@ -45,10 +45,9 @@ impl Server {
         put(&self.fs.getxattr(header.nodeid, name).errno()?, size, out)
     }
 
-    /// Whether an attribute is one of those that are none: of the root directory, and for a user who may manage the mount of
-    /// everything else as well, for a bind mount may show no more of it. What a container is given a part of says nothing
-    /// about the rest there; nor does what an ordinary user has mounted, since an overlay over it asks as that user, whatever
-    /// user asks it.
+    /// Whether an attribute is one of those that are none: of the root directory, and, where root has mounted and asks, of
+    /// everything else as well, since a bind mount may show no more of it. What a container is given a part of says nothing
+    /// about the rest there; nor does a mount of an ordinary user, since an overlay over it asks in the name of that user.
     fn may_be_asked(&self, header: &InHeader, name: &[u8]) -> bool {
         let manages = || geteuid().is_root() && self.fs.may_watch(self.asker(header)).is_ok();
         header.nodeid == ROOT || name.starts_with(PREFIX) && manages()

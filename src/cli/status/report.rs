@@ -106,7 +106,7 @@ pub struct Report {
     /// Where that is mounted: in another mount namespace.
     #[serde(skip)]
     pub elsewhere: Option<String>,
-    /// The daemon is that of another user, who is not root: what it names is put into no command.
+    /// The daemon is neither this user's nor root's: what it names is put into no command.
     #[serde(skip)]
     pub is_foreign: bool,
     /// Room in the file system that files with holes lie on.

@@ -4,14 +4,10 @@ use super::*;
 use crate::program::can_be_root;
 use std::thread;
 
-/// What cannot be had for a while is waited for, and so are the calls.
-#[test]
-fn a_daemon_that_cannot_serve_now_is_started_again_later() {
-    if !can_mount() {
-        return;
-    }
+/// A mount whose daemons need a directory for their log, and a name for that while they are not to have it.
+fn with_log_apart() -> (Mounted, [PathBuf; 2]) {
     let scene = Scene::in_memory();
-    let (dir, away) = (scene.dir().join("logs"), scene.dir().join("away"));
+    let [dir, away] = ["logs", "away"].map(|name| scene.dir().join(name));
     fs::create_dir(&dir).unwrap();
     let (vol, mnt, log) = (scene.vol(), scene.mnt(), dir.join("log"));
     let words = ["mount", "-orestart", "--log-file"].map(std::ffi::OsStr::new);
@@ -19,6 +15,16 @@ fn a_daemon_that_cannot_serve_now_is_started_again_later() {
     quayfs(words.into_iter().chain(paths)).ok();
     let m = Mounted(scene);
     fs::write(m.mnt().join("file"), b"content").unwrap();
+    (m, [dir, away])
+}
+
+/// What cannot be had for a while is waited for, and so are the calls.
+#[test]
+fn a_daemon_that_cannot_serve_now_is_started_again_later() {
+    if !can_mount() {
+        return;
+    }
+    let (m, [dir, away]) = with_log_apart();
     let last = daemon(&m);
     let supervisor = parent(last);
     fs::rename(&dir, &away).unwrap();
@@ -47,15 +53,7 @@ fn what_was_stored_goes_to_the_media_after_the_mount_is_gone() {
     if !can_be_root() {
         return;
     }
-    let scene = Scene::in_memory();
-    let (dir, away) = (scene.dir().join("logs"), scene.dir().join("away"));
-    fs::create_dir(&dir).unwrap();
-    let (vol, mnt, log) = (scene.vol(), scene.mnt(), dir.join("log"));
-    let words = ["mount", "-orestart", "--log-file"].map(std::ffi::OsStr::new);
-    let paths = [log.as_os_str(), vol.as_os_str(), mnt.as_os_str()];
-    quayfs(words.into_iter().chain(paths)).ok();
-    let m = Mounted(scene);
-    fs::write(m.mnt().join("file"), b"content").unwrap();
+    let (m, [dir, away]) = with_log_apart();
     let last = daemon(&m);
     let supervisor = parent(last);
     fs::rename(&dir, &away).unwrap();
@@ -63,7 +61,7 @@ fn what_was_stored_goes_to_the_media_after_the_mount_is_gone() {
     // Not only without memory: its sockets go after that.
     let process = Path::new("/proc").join(last.to_string());
     eventually("it is gone", || !process.exists());
-    let run = quayfs(["umount", "-l", mnt.to_str().unwrap()]);
+    let run = quayfs(["umount", "-l", m.mnt().to_str().unwrap()]);
     assert!(
         run.code == 0 && run.err.contains("at most two minutes"),
         "{run:?}"

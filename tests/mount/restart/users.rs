@@ -22,7 +22,7 @@ fn mounted() -> (Mounted, PathBuf) {
     (m, program)
 }
 
-/// The program, run by the user, who may mount.
+/// The program, run by the user, with the right to mount.
 fn as_their_user(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
