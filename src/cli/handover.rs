@@ -5,25 +5,25 @@
 //! `LISTEN_FDS` and `LISTEN_FDNAMES` (sd_listen_fds(3)), by which the next daemon finds them.
 
 mod begun;
+mod held;
+mod taken;
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use quayfs_fs::predecessor::Predecessor;
 use quayfs_fs::volume::Volume;
-use quayfs_fuse::{Gate, Left, Negotiation, Notifier};
-use quayfs_pmem::{PmemError, inherit_reservation};
-use quayfs_restart::{Ends, Postings, Requests};
-use quayfs_server::session::Succession;
+use quayfs_fuse::Gate;
+use quayfs_pmem::PmemError;
+use quayfs_restart::Requests;
 use rustix::cmsg_space;
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -37,7 +37,8 @@ use tracing::warn;
 use crate::mount::control::is_heard;
 
 pub use begun::begin;
-use begun::succession;
+use held::Held;
+pub use taken::{Handover, Memory};
 
 /// How many descriptors are passed on, starting with the first that is no standard stream.
 pub const PASSED: &str = "LISTEN_FDS";
@@ -165,6 +166,7 @@ pub struct Holder {
     supervisor: Option<Pid>,
     reserves: bool,
     gate: Gate,
+    held: Held,
 }
 
 impl Holder {
@@ -174,6 +176,7 @@ impl Holder {
             supervisor: None,
             reserves: false,
             gate: Gate::default(),
+            held: Held::default(),
         }
     }
 
@@ -230,12 +233,19 @@ impl Holder {
     /// Says that this daemon leaves the mount to the next one, and has begun no request since.
     pub fn leave(&self, requests: &Requests, since: Duration) {
         requests.leave(since.as_nanos() as u64);
+        self.store_again();
         self.tell(HANDED_OVER);
     }
 
-    /// Says that the mount answers.
+    /// Says that the mount answers, and has held what the next daemon needs.
     pub fn reassure(&self) {
         self.tell(ALIVE);
+        self.store_again();
+    }
+
+    /// A service manager that holds a descriptor already leaves it at that.
+    fn store_again(&self) {
+        self.held.each(|name, d| self.send_descriptor(name, d));
     }
 
     /// What requests pass.
@@ -288,11 +298,21 @@ impl Holder {
         Ok(())
     }
 
-    fn store(&self, name: &str, descriptor: BorrowedFd<'_>) {
-        self.send(
-            &format!("{STORE}\nFDNAME={name}\n{UNWATCHED}"),
-            &[descriptor],
-        );
+    fn store(&self, name: &'static str, descriptor: BorrowedFd<'_>) {
+        self.keep(name, descriptor);
+        self.send_descriptor(name, descriptor);
+    }
+
+    /// A supervisor holds what it was given.
+    fn keep(&self, name: &'static str, descriptor: BorrowedFd<'_>) {
+        if self.supervisor.is_none() {
+            self.held.keep(name, descriptor);
+        }
+    }
+
+    fn send_descriptor(&self, name: &str, descriptor: BorrowedFd<'_>) {
+        let message = format!("{STORE}\nFDNAME={name}\n{UNWATCHED}");
+        self.send(&message, &[descriptor]);
     }
 
     /// The mount has ended: a service manager that starts the service again must not hand on what is left of it. A supervisor
@@ -301,6 +321,7 @@ impl Holder {
         if self.supervisor.is_some() {
             return;
         }
+        self.held.forget();
         for name in [CONNECTION, REQUESTS, STORES, POSTINGS] {
             self.send(&format!("{FORGET}\nFDNAME={name}"), &[]);
         }
@@ -327,172 +348,5 @@ impl Holder {
         let flags = SendFlags::NOSIGNAL | flags;
         rustix::io::retry_on_intr(|| sendmsg(&*self.socket, &parts, &mut control, flags))?;
         Ok(())
-    }
-}
-
-/// What a daemon goes on with: a connection that exists, and what was being done over it.
-#[derive(Debug)]
-pub struct Handover {
-    /// The connection.
-    pub device: OwnedFd,
-    further: Vec<OwnedFd>,
-    memory: Memory,
-    /// How daemons have ended, once that is counted.
-    ends: OnceLock<Ends>,
-    job: Option<Job>,
-}
-
-/// What a process has asked for that the daemon is to do.
-#[derive(Debug)]
-pub struct Job {
-    /// What that is.
-    pub name: String,
-    /// What came along.
-    pub file: File,
-}
-
-/// Memory that a daemon leaves to the next one.
-#[derive(Clone, Debug)]
-pub struct Memory {
-    /// What it was doing.
-    pub requests: Arc<Requests>,
-    /// What is stored to the region, where that is on a disk.
-    pub stores: Arc<File>,
-    /// Large writes that the data device does not have yet.
-    pub postings: Arc<Postings>,
-}
-
-impl Memory {
-    /// With nothing in it.
-    ///
-    /// # Errors
-    /// Those of the system, which has no memory, or sets a limit on the size of files.
-    pub fn new() -> io::Result<Self> {
-        let stores = File::from(memfd_create("quayfs-stores", MemfdFlags::CLOEXEC)?);
-        Ok(Self {
-            requests: Arc::new(Requests::new()?),
-            stores: Arc::new(stores),
-            postings: Postings::new()?,
-        })
-    }
-}
-
-impl Handover {
-    /// Where descriptors are held, and what the last daemon has left; both out of the descriptors that this process was
-    /// given. The latter is `None` if this is the first daemon. `asked`: any service manager that takes messages will do;
-    /// else it has to say that it holds descriptors.
-    ///
-    /// # Errors
-    /// It has not left all that is needed.
-    pub fn take(given: Vec<OwnedFd>, asked: bool) -> io::Result<(Option<Holder>, Option<Self>)> {
-        let names = word(NAMES);
-        let mut connections = Vec::new();
-        let (mut requests, mut holder) = (None, None);
-        let (mut stores, mut postings) = (None, None);
-        let mut job = None;
-        for (descriptor, name) in given.into_iter().zip(names.split(':')) {
-            match name {
-                SUPERVISOR => holder = Some(Holder::supervisor(descriptor)),
-                CONNECTION => connections.push(descriptor),
-                REQUESTS => requests = Some(File::from(descriptor)),
-                STORES => stores = Some(File::from(descriptor)),
-                POSTINGS => postings = Some(File::from(descriptor)),
-                RESERVATION => inherit_reservation(descriptor.into()),
-                other if other.starts_with(JOB) => {
-                    let name = other[JOB.len()..].into();
-                    let file = File::from(descriptor);
-                    job = Some(Job { name, file });
-                }
-                other => warn!("a descriptor `{other}` was passed on, which is not known"),
-            }
-        }
-        let any_will_do =
-            asked || requests.is_some() || word(HOLDS).parse().is_ok_and(|n: u32| n > 0);
-        let holder = holder.or_else(|| any_will_do.then(Holder::find).flatten());
-        if holder.is_none() && requests.is_some() {
-            return Err(io::Error::other(
-                "there is what a daemon has left, and nothing that would hold it any longer",
-            ));
-        }
-        let Some(requests) = requests else {
-            return Ok((holder, None));
-        };
-        let mut connections = connections.into_iter();
-        let (Some(device), Some(stores), Some(postings)) = (connections.next(), stores, postings)
-        else {
-            return Err(io::Error::other(
-                "the last daemon left no connection, or not what it had stored",
-            ));
-        };
-        let handover = Self {
-            device,
-            further: connections.collect(),
-            memory: Memory {
-                requests: Arc::new(Requests::left(requests)?),
-                stores: Arc::new(stores),
-                postings: Postings::left(postings)?,
-            },
-            ends: OnceLock::new(),
-            job,
-        };
-        Ok((holder, Some(handover)))
-    }
-
-    /// What is to be done, if a process has asked for something.
-    pub fn job(&self) -> Option<&Job> {
-        self.job.as_ref()
-    }
-
-    /// What the last daemon has left.
-    pub fn memory(&self) -> Memory {
-        self.memory.clone()
-    }
-
-    /// Which requests the last daemon was carrying out, and what the kernel knows of inodes.
-    ///
-    /// # Errors
-    /// There are no descriptors left.
-    pub fn predecessor(&self) -> io::Result<Predecessor> {
-        let kernel = Notifier::new(&self.device)?;
-        // A service manager does not say it.
-        let Ends {
-            deaths,
-            replaced,
-            left_at,
-        } = *(self.ends).get_or_init(|| self.memory.requests.count_end());
-        let number = |name: &str| word(name).parse().ok();
-        let cause = match (word(CAUSE), left_at) {
-            (cause, _) if !cause.is_empty() => cause,
-            (_, Some(_)) => ON_REQUEST.into(),
-            (_, None) => "ended unexpectedly".into(),
-        };
-        Ok(Predecessor {
-            requests: Arc::clone(&self.memory.requests),
-            knows: Box::new(move |ino| kernel.knows(ino)),
-            deaths: number(DEATHS).unwrap_or(deaths),
-            replaced: number(REPLACED).unwrap_or(replaced),
-            is_replaced: cause == ON_REQUEST,
-            cause,
-            ended: number(DIED).or(left_at).map(Duration::from_nanos),
-            pause: OnceLock::new(),
-        })
-    }
-
-    /// The device number of the mount, as `MAJOR:MINOR`.
-    pub fn number(&self) -> Option<String> {
-        let [.., major, minor] = self.memory.requests.connection();
-        (minor != 0).then(|| format!("{major}:{minor}"))
-    }
-
-    /// The connection, the device number of the mount, and how the next daemon will go on, and this one does.
-    pub fn succeed(self, holder: Holder) -> (OwnedFd, Option<String>, Succession) {
-        let number = self.number();
-        let [a, b, c, d, e, ..] = self.memory.requests.connection();
-        let left = Left {
-            descriptors: self.further,
-            negotiation: Negotiation::from_words([a, b, c, d, e]),
-        };
-        let succession = succession(holder, self.memory.requests, Some(left));
-        (self.device, number, succession)
     }
 }

@@ -1,6 +1,7 @@
 //! A service manager in the place of the supervisor.
 
 use super::*;
+use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Stdio};
 
 const MANAGER: &str = concat!(
@@ -133,6 +134,34 @@ fn it_is_reassured_as_long_as_the_mount_answers() {
         assert_eq!(managed.heard("FDSTORE=1") > 0, options == "restart");
         assert_eq!(managed.heard("ended 0"), 1);
     }
+}
+
+/// As between the removal of a package and its installation, when its unit is not there. The mount is served by a daemon that went
+/// on itself, the first time.
+#[test]
+fn what_the_service_manager_has_let_go_of_it_gets_again() {
+    if !can_mount() {
+        return;
+    }
+    let mut managed = Managed::new("restart,threads=2");
+    let m = &managed.mounted;
+    fs::write(m.mnt().join("file"), b"content").unwrap();
+    let manager = Pid::from_child(&managed.manager);
+    for lives in 1..3 {
+        restart(m);
+        managed.hears("READY=1", lives + 1);
+        kill_process(manager, Signal::USR1).unwrap();
+        managed.hears("forgotten", lives);
+        // What was said before may still be read; of the third, everything came later.
+        managed.hears("WATCHDOG=1", managed.heard("WATCHDOG=1") + 3);
+    }
+    let words = ["restart".as_ref(), m.mnt().as_os_str()].map(ToOwned::to_owned);
+    quayfs(&words).ok();
+    assert_eq!(fs::read(m.mnt().join("file")).unwrap(), b"content");
+    m.umount();
+    managed.manager.wait().unwrap();
+    assert_eq!(managed.heard("held 0"), 1);
+    managed.mounted.fsck();
 }
 
 /// It is asked for another daemon, and what would start that is gone: so it stays.

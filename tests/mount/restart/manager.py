@@ -4,8 +4,11 @@
 """
 
 import array
+import ctypes
 import os
+import platform
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -14,14 +17,37 @@ path, log, program = sys.argv[1], sys.argv[2], sys.argv[3:]
 inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 inbox.bind(path)
 held = []
+KCMP = {"x86_64": 312, "aarch64": 272}[platform.machine()]
+
+
+def is_same(one, other):
+    """Whether two descriptors are of the same open file."""
+    me, kcmp_file = os.getpid(), 0
+    order = ctypes.CDLL(None, use_errno=True).syscall(KCMP, me, me, kcmp_file, one, other)
+    if order < 0:
+        raise OSError(ctypes.get_errno(), "kcmp")
+    return order == 0
+
+
+def forget_all(*_):
+    """As where the unit has gone."""
+    for _, descriptor in held:
+        os.close(descriptor)
+    held.clear()
+    with open(log, "a") as f:
+        f.write("forgotten\n")
+
+
+signal.signal(signal.SIGUSR1, forget_all)
 
 
 def take(lines, descriptors):
     if "FDSTORE=1" in lines:
         name = next(line[7:] for line in lines if line.startswith("FDNAME="))
-        # As the real one: the newest first.
-        held.insert(0, (name, descriptors[0]))
-        descriptors = descriptors[1:]
+        # As the real one: none twice, the newest first.
+        if not any(is_same(fd, descriptors[0]) for _, fd in held):
+            held.insert(0, (name, descriptors[0]))
+            descriptors = descriptors[1:]
     if "FDSTOREREMOVE=1" in lines:
         name = next(line[7:] for line in lines if line.startswith("FDNAME="))
         for one in [one for one in held if one[0] == name]:
