@@ -349,8 +349,23 @@ pub fn zero_all(e: &Background) -> Result<()> {
 /// What [`zero_freed`] does, for at most so many, by the thread that runs rounds. One that writes may be under way, if its
 /// page-table transaction has not begun: what it writes is staged until it ends, and left out here.
 fn zero_some(e: &Engine, most: u64) -> Result<u64> {
-    let (mut free, mut dirty) = (Vec::new(), Vec::new());
-    for run in e.lbns.pending_runs(most) {
+    let mut from = 0;
+    loop {
+        let runs = e.lbns.pending_runs(from, most);
+        let last = runs.last().map(|run| run.end);
+        let (zeroed, damaged) = zero_these(e, runs)?;
+        match last {
+            // They would be met first by each pass.
+            Some(end) if zeroed == 0 && damaged => from = end,
+            _ => return Ok(zeroed),
+        }
+    }
+}
+
+/// The same for these. Also says whether entries of some are damaged.
+fn zero_these(e: &Engine, runs: Vec<Range<Lbn>>) -> Result<(u64, bool)> {
+    let (mut free, mut dirty, mut damaged) = (Vec::new(), Vec::new(), false);
+    for run in runs {
         // A block whose slot is live would come back with the next round: it waits for that.
         let mut lbns: Vec<Lbn> = Vec::with_capacity((run.end - run.start) as usize);
         e.staged.get_each(
@@ -374,7 +389,10 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
                 true
             }
             // A damaged entry: that block is not handed out before a repair, and it keeps no others from their turn.
-            Err(_) => false,
+            Err(_) => {
+                damaged = true;
+                false
+            }
         });
         free.push((lbns, pieces));
     }
@@ -394,7 +412,7 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
         }
     }
     Metrics::add(&e.metrics.blocks_zeroed, n);
-    Ok(n)
+    Ok((n, damaged))
 }
 
 /// Runs of ascending numbers.

@@ -498,6 +498,29 @@ fn what_was_done_before_a_round_failed_is_committed_at_the_end() {
     }
 }
 
+/// A full volume is another matter than one whose page table does not say what is free.
+#[test]
+fn room_that_is_withheld_for_damage_is_not_called_none() {
+    let disk = Disk::new();
+    let fs = disk.mount("noatime,errors=continue");
+    let geo = fs.e.config.geometry;
+    let flip = || {
+        for lbn in 0..geo.blocks {
+            let at = geo.l2p_map_off + lbn * 8;
+            fs.e.region
+                .store_u64(at, fs.e.region.load_u64(at) ^ 1 << 40);
+        }
+    };
+    flip();
+    let ino = file(&fs, ROOT, "f");
+    let refused = fs.write(ino, 0, &[1; BLOCK], false);
+    assert!(matches!(refused, Err(FsError::Damaged(_))), "{refused:?}");
+    assert!(fs.e.watch().found() > 0);
+    flip();
+    assert_eq!(fs.write(ino, 0, &[1; BLOCK], false), Ok(()));
+    disk.ends(fs);
+}
+
 #[test]
 fn a_round_borrows_no_block_whose_entry_is_damaged() {
     for policy in ["swap", "adaptive", "double"] {

@@ -290,7 +290,8 @@ impl Engine {
                     return Ok(false);
                 }
                 if attempt > 2 {
-                    return Err(FsError::NoSpace);
+                    let withheld = (short == Resource::Blocks).then(|| self.withheld());
+                    return Err(withheld.flatten().unwrap_or(FsError::NoSpace));
                 }
                 self.await_orphans();
                 self.commit()?;
@@ -298,6 +299,13 @@ impl Engine {
                 self.writable().map(|()| true)
             }
         }
+    }
+
+    /// What to say where blocks are free, but are not handed out since the page table does not tell any more which they are.
+    fn withheld(&self) -> Option<FsError> {
+        let mut pending = self.lbns.pending_runs(0, u64::MAX).into_iter().flatten();
+        let damaged = pending.find_map(|lbn| self.ppt.lookup(lbn).err())?;
+        Some(self.table_error(damaged))
     }
 
     /// Runs an operation until it does not run short, with reclaim in between. What the kernel has forgotten

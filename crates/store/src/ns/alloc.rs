@@ -330,16 +330,17 @@ impl Allocator {
         pending.overlapping(range.clone()).map(within).collect()
     }
 
-    /// The pending numbers, at most `max` of them, as runs.
-    pub fn pending_runs(&self, max: u64) -> Vec<Range<u64>> {
+    /// The pending numbers from `from` on, at most `max` of them, as runs.
+    pub fn pending_runs(&self, from: u64, max: u64) -> Vec<Range<u64>> {
         let mut left = max;
         let mut runs = Vec::new();
-        for r in self.pending.lock().iter() {
+        for r in self.pending.lock().overlapping(from..u64::MAX) {
             if left == 0 {
                 break;
             }
-            let n = left.min(r.end - r.start);
-            runs.push(r.start..r.start + n);
+            let start = r.start.max(from);
+            let n = left.min(r.end - start);
+            runs.push(start..start + n);
             left -= n;
         }
         runs
