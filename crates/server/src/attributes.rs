@@ -35,7 +35,7 @@ impl Server {
         out.put(&StatfsOut {
             blocks: s.blocks,
             bfree: s.free,
-            bavail: s.free,
+            bavail: s.available,
             files: s.files,
             ffree: s.files_free,
             bsize: s.block_size,

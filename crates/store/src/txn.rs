@@ -97,7 +97,7 @@ pub struct Freed {
 /// How long an operation queues for slots or log space before it starts over.
 const ROOM_WAIT: Duration = Duration::from_millis(200);
 /// LBNs kept for operations that give space back.
-const BLOCKS_KEPT: u64 = 8;
+pub const BLOCKS_KEPT: u64 = 8;
 
 thread_local! {
     /// Memory for the items of the next transaction of this thread.

@@ -210,6 +210,7 @@ impl Fs {
             };
             let blocks = limit(limits.blocks_soft, limits.blocks);
             show(&mut s.blocks, &mut s.free, blocks, usage.blocks);
+            s.available = s.available.min(s.free);
             let inodes = limit(limits.inodes_soft, limits.inodes);
             show(&mut s.files, &mut s.files_free, inodes, usage.inodes);
         }

@@ -3,6 +3,8 @@
 use quayfs_layout::BLOCK;
 use quayfs_layout::dirent::NAME_MAX;
 
+use quayfs_store::txn::BLOCKS_KEPT;
+
 use crate::Fs;
 
 /// What `statfs` reports, in blocks of 4 KiB.
@@ -12,6 +14,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks.
     pub free: u64,
+    /// Those of them that files can have: the rest is kept for operations that give space back.
+    pub available: u64,
     /// Inode numbers in use and still possible.
     pub files: u64,
     /// Inodes that can still be created.
@@ -29,9 +33,11 @@ impl Fs {
         let e = &self.e;
         e.await_orphans();
         let (used, possible) = e.files();
+        let free = e.blocks_free();
         StatFs {
             blocks: e.config.geometry.visible_blocks(),
-            free: e.blocks_free(),
+            free,
+            available: free.saturating_sub(BLOCKS_KEPT),
             files: used + possible,
             files_free: possible,
             block_size: BLOCK as u32,
