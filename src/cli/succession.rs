@@ -2,7 +2,7 @@
 //! told by its daemon, what a program can by that program (`quayfs succession`, hidden).
 
 use quayfs_fuse::{Negotiation, wanted};
-use quayfs_layout::config::{INCOMPAT_KNOWN, VERSION as FORMAT};
+use quayfs_layout::config::{FEATURE_ZERO_CRC, INCOMPAT_KNOWN, VERSION as FORMAT};
 use quayfs_options::MountOptions;
 use quayfs_restart::Connection;
 
@@ -12,22 +12,26 @@ use super::exit::{Failure, MOUNT_USAGE, say};
 /// What daemons and supervisors leave and say to each other: to be counted up when one of another version would take it
 /// for something else.
 const HANDOVER: u64 = 1;
-/// What daemons leave besides, which a program must know of that goes on: a fencing token (1), and a reservation of the volume
-/// (2).
+/// What daemons leave besides, which a program must know of that goes on: a fencing token (1), a reservation of the volume (2),
+/// and checksums of zeros (4), where the volume has them: nothing would tell that they are not kept any more.
 const LEAVES: u64 = 3;
+const LEAVES_ZERO_CRC: u64 = 4;
 /// This program's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What a program says first about itself, before its version.
 const NAME: &str = "quayfs";
 
-/// What a program has to be able to that goes on with this mount. `features`: those of the volume that a program must
-/// know.
-pub fn needs(connection: &Connection, features: u64) -> String {
+/// What a program has to be able to that goes on with this mount, of a volume with these features.
+pub fn needs(connection: &Connection, [compatible, _, features]: [u64; 3]) -> String {
     let [a, b, c, d, e, ..] = *connection;
     let agreed = Negotiation::from_words([a, b, c, d, e]);
     let (offered, flags) = (agreed.offer.flags.bits(), agreed.flags.bits());
+    let leaves = match compatible & FEATURE_ZERO_CRC {
+        0 => LEAVES,
+        _ => LEAVES | LEAVES_ZERO_CRC,
+    };
     format!(
-        "handover={HANDOVER:x} format={FORMAT:x} features={features:x} offered={offered:x} agreed={flags:x} leaves={LEAVES:x}"
+        "handover={HANDOVER:x} format={FORMAT:x} features={features:x} offered={offered:x} agreed={flags:x} leaves={leaves:x}"
     )
 }
 
@@ -42,8 +46,9 @@ pub fn run(args: &args::Succession) -> Result<(), Failure> {
 /// What this program can, for a mount with these options.
 fn can(options: &MountOptions) -> String {
     let wanted = wanted(quayfs_server::wish(options, 0).flags).bits();
+    let takes = LEAVES | LEAVES_ZERO_CRC;
     format!(
-        "{NAME} {VERSION} handover={HANDOVER:x} format={FORMAT:x} features={INCOMPAT_KNOWN:x} wanted={wanted:x} takes={LEAVES:x}"
+        "{NAME} {VERSION} handover={HANDOVER:x} format={FORMAT:x} features={INCOMPAT_KNOWN:x} wanted={wanted:x} takes={takes:x}"
     )
 }
 
@@ -123,9 +128,12 @@ mod tests {
                 let offered = !lacks;
                 let agreed = wanted.bits() & offered;
                 let connection = [40, offered, 1 << 20, agreed, 1 << 20, 0, 0, 0];
-                for features in [0, INCOMPAT_KNOWN] {
+                for features in [[0; 3], [FEATURE_ZERO_CRC, 0, INCOMPAT_KNOWN]] {
                     let needs = needs(&connection, features);
                     assert_eq!(judge(&needs, &can(&options)), Ok(VERSION.into()));
+                    // One of a build that takes less, unless the volume has nothing of it.
+                    let older = can(&options).replace("takes=7", "takes=3");
+                    assert_eq!(judge(&needs, &older).is_ok(), features[0] == 0);
                 }
             }
         }

@@ -92,7 +92,7 @@ pub(super) fn tell_of_this_one(manager: &Holder, fs: &Fs, mounted: &Mounted) {
         succession::VERSION
     );
     if let Some(requests) = &mounted.kept {
-        let needs = succession::needs(&requests.connection(), fs.e.config.compat[2]);
+        let needs = succession::needs(&requests.connection(), fs.e.config.compat);
         text.push_str(&format!("\n{}{needs}", handover::NEEDS));
         if let Some(number) = &mounted.number {
             text.push_str(&format!("\n{}{number}", handover::DEVICE));
