@@ -106,6 +106,46 @@ fn tables_that_are_lost_are_told_before_the_next_mount() {
     assert_eq!(run("status", &other, &[]).code, 3);
 }
 
+/// The same of the heads of its log, without which the next mount is refused, or has lost the last commits. A scrub puts them back,
+/// as long as a daemon knows them.
+#[test]
+fn heads_of_the_log_that_are_lost_are_told_and_written_again() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted(Scene::new());
+    in_one_file(&m.0);
+    let (vol, mnt) = (m.0.vol(), m.mnt());
+    let dump = run("dump", &vol, &["superblock", "--json"]).ok();
+    let off = serde_json::from_str::<Value>(&dump).unwrap()["geometry"]["batch_log_off"]
+        .as_u64()
+        .unwrap();
+    assert!(off > 0, "{dump}");
+    m.mount("restart,commit=300");
+    let file = File::create(mnt.join("file")).unwrap();
+    file.write_all_at(b"content", 0).unwrap();
+    file.sync_all().unwrap();
+    writable(&vol).write_all_at(&[0x5a; 4096], off).unwrap();
+    assert_eq!(status(&mnt).0, 0);
+    writable(&vol).write_all_at(&[0x5a; 8192], off).unwrap();
+    let (code, told) = status(&mnt);
+    assert_eq!(code, 1, "{told}");
+    let todo = told["advice"].as_str().unwrap();
+    assert!(todo.starts_with("`quayfs scrub "), "{todo}");
+    let pid = daemon(&m);
+    run("restart", &mnt, &[]).fails(1, "both heads of its batch log are damaged");
+    assert_eq!(daemon(&m), pid);
+
+    run("scrub", &mnt, &[]).ok();
+    let (code, told) = status(&mnt);
+    assert!(!told.to_string().contains("batch log"), "{code} {told}");
+    signal(pid, "KILL");
+    assert_eq!(fs::read(mnt.join("file")).unwrap(), b"content");
+    drop(file);
+    m.umount();
+    m.fsck();
+}
+
 /// Of a dead mount, what makes the next one possible is the first advice.
 #[test]
 fn a_dead_mount_is_told_what_the_next_one_needs() {

@@ -31,7 +31,7 @@ pub use backup::{Beheaded, beheaded, refusal, store as store_backup, superblock}
 pub use below::below;
 pub use error::VolumeError;
 pub use exposure::{exposure, is_only_readable, openness};
-pub use glance::{Glance, Left, config_of, glance, touch};
+pub use glance::{Glance, Left, config_of, glance, has_lost_its_log, touch};
 pub use moving::moved_region;
 use pair::{check_features, check_pair, read_config};
 pub use parts::{LOGS, Place, in_the_way, is_device_path, lasting_name, locate};

@@ -89,7 +89,7 @@ pub enum PmemError {
     },
     /// A drain failed, now or earlier. Nothing stored since the last successful drain is known to be
     /// durable, and nothing ever will be through this region.
-    #[error("draining persistent memory failed: {source}{}", meant(source))]
+    #[error("making the region durable failed: {source}{}", meant(source))]
     Drain {
         /// The error of the first failed attempt.
         source: io::Error,

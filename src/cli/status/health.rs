@@ -4,7 +4,7 @@ mod damage;
 mod room;
 mod unanswered;
 
-use super::next::is_beheaded;
+use super::next::{is_beheaded, is_without_log};
 use super::report::{Report, State};
 use crate::cli::asking::UNLINKED;
 use crate::cli::exit;
@@ -250,6 +250,9 @@ fn continuity(r: &Report, all: &mut Vec<Finding>) {
     let mnt = r.shown_mountpoint();
     if let Some(why) = &r.hindrance {
         let todo = match is_beheaded(why) {
+            false if is_without_log(why) => format!(
+                "`quayfs scrub {mnt}`: until then, what the last commits had is lost with the daemon"
+            ),
             true => format!(
                 "copy what is on {mnt} to another volume, since the next mount is refused; then {}, which puts the tables back",
                 fsck_unmounted(r)

@@ -4,7 +4,9 @@ use super::full::{Obstacle, in_the_way};
 use crate::cli::media::LONG;
 use crate::cli::unopened::has_lost_its_beginning;
 use crate::mount::probe::{Question, look};
-use quayfs_fs::volume::{self, VolumeError, config_of, locate, openness, refusal};
+use quayfs_fs::volume::{
+    self, VolumeError, config_of, has_lost_its_log, locate, openness, refusal,
+};
 use quayfs_shown::progress::Meter;
 use std::fs;
 use std::io;
@@ -19,6 +21,10 @@ const DENIED: &str = "permission denied";
 /// What has become of a volume whose beginning something has overwritten.
 const TABLES_LOST: &str = "both configuration tables at its beginning are overwritten";
 
+/// What has become of one without which no batch of the log counts.
+const LOG_LOST: &str =
+    "both heads of its batch log are damaged, which `quayfs scrub` of the mount writes again";
+
 /// Why it could not open it, as far as the names and owners of the media tell, and what has hit their beginning.
 ///
 /// It may wait for ever, and is for a process that can be left waiting: [`crate::cli::media::hindrance`].
@@ -29,11 +35,13 @@ pub fn hindrance(volume: &Path) -> Option<String> {
             let open = openness(volume, &meta).map(|why| format!("{shown}: {why}"));
             open.or_else(|| refusal(volume).map(|why| why.to_string()))
                 .or_else(|| lost_tables(volume))
+                .or_else(|| lost_log(volume))
                 .or_else(|| unreadable(volume))
         }
         Ok(_) => match locate(volume) {
             Ok(place) => in_the_way(volume)
                 .or_else(|| lost_tables(volume))
+                .or_else(|| lost_log(volume))
                 .or_else(|| {
                     [place.pmem, place.data]
                         .iter()
@@ -76,6 +84,17 @@ pub fn is_beheaded(why: &str) -> bool {
 fn lost_tables(volume: &Path) -> Option<String> {
     let why = config_of(volume).err()?;
     has_lost_its_beginning(&why).then(|| without_tables(volume))
+}
+
+/// Whether what is said to be in the way is that a volume has lost its log: a mounted one writes it again.
+pub fn is_without_log(why: &str) -> bool {
+    why.ends_with(LOG_LOST)
+}
+
+/// What to say where nothing says which batches of the log count.
+fn lost_log(volume: &Path) -> Option<String> {
+    let is_lost = has_lost_its_log(volume).is_ok_and(|lost| lost);
+    is_lost.then(|| format!("{}: {LOG_LOST}", quayfs_shown::path(volume)))
 }
 
 /// Goes before what is wrong where a repair puts the tables back.

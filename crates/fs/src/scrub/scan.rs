@@ -95,6 +95,10 @@ pub(super) fn stored(e: &Engine, pass: &Pass) {
         }
         pass.mended(e.region.mend(at, (end - at).min(MENDED as u64), true));
     }
+    match e.region.mend_heads() {
+        Ok(heads) => pass.mended(heads),
+        Err(why) => e.fail(&why),
+    }
 }
 
 /// Verifies the newest version of every block, staged or on the data device.

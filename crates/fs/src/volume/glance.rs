@@ -10,6 +10,8 @@ use quayfs_layout::config::ConfigTable;
 use quayfs_layout::jsb::{Closed, EpochWord, JSB_BYTES, Mode, SeqWord, WordKind};
 use quayfs_pmem::{Backend, LockKind, MapOptions, PmemError, Region};
 
+use crate::recovery::batch_log;
+
 use super::pair::{check_features, check_length, read_config};
 use super::parts::{is_there, locate_unfollowed};
 use super::{Access, Place, VolumeError, below, locate};
@@ -112,6 +114,21 @@ fn is_in_use_below(place: &Place) -> bool {
 pub fn config_of(path: &Path) -> Result<ConfigTable, VolumeError> {
     let place = locate(path)?;
     config(&place, &open(&place)?)
+}
+
+/// Whether the volume at a path, which may be in use, has a batch log without a head: it cannot be mounted then.
+///
+/// # Errors
+/// Those of [`config_of`].
+pub fn has_lost_its_log(path: &Path) -> Result<bool, VolumeError> {
+    let place = locate(path)?;
+    let region = open(&place)?;
+    let config = config(&place, &region)?;
+    let Some(log) = batch_log(&config.geometry, config.salt()) else {
+        return Ok(false);
+    };
+    // One is always whole. But where they are being written, and this process is slow, it may see each just then.
+    Ok((0..3).all(|_| region.intact_batch_heads(&log) == 0))
 }
 
 fn open(place: &Place) -> Result<Region, PmemError> {

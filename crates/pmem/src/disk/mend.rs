@@ -79,7 +79,7 @@ impl Disk {
         pages.filter(differs).collect()
     }
 
-    fn read_past_cache(&self, bytes: &mut [u8], off: u64) -> io::Result<()> {
+    pub(super) fn read_past_cache(&self, bytes: &mut [u8], off: u64) -> io::Result<()> {
         let file = self.direct.as_ref().unwrap_or(&self.file);
         file.read_exact_at(bytes, off)
     }

@@ -52,6 +52,19 @@ impl Region {
         wait_for_device(|| disk.mend(&self.memory, &(off..off + len), copies))
     }
 
+    /// Writes the heads of the batch log again if one of them is damaged, since nothing else says which batches count. Durable
+    /// when it returns how many were. Always 0 where there is no batch log.
+    ///
+    /// # Errors
+    /// [`PmemError::Drain`].
+    pub fn mend_heads(&self) -> Result<u64, PmemError> {
+        let Some(disk) = &self.disk else {
+            return Ok(0);
+        };
+        let mended = wait_for_device(|| disk.mend_heads());
+        mended.map_err(|source| PmemError::Drain { source })
+    }
+
     /// Gives memory back, of pages that have been written and have not been stored to for a while, if the bound is
     /// near: a store that meets it has to do that first. To be called now and then.
     pub fn trim(&self) {

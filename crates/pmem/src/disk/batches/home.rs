@@ -1,7 +1,7 @@
 //! What is away in a full half is brought home; after that the half does not count any more.
 
 use super::super::tap::Fault;
-use super::super::{Disk, WAVE};
+use super::super::{ALIGN, Disk, WAVE};
 use super::{Batches, Full};
 use crate::memory::Memory;
 use crate::throttle::WriteThrottle;
@@ -59,6 +59,30 @@ impl Disk {
         drop(flight);
         full.half = None;
         Ok(())
+    }
+
+    /// Writes both heads again if one of them cannot be read any more, durably: without them the next mount finds none of the
+    /// batches. Returns how many were damaged.
+    pub(crate) fn mend_heads(&self) -> io::Result<u64> {
+        let Some(batches) = self.batches.get() else {
+            return Ok(0);
+        };
+        // None is written meanwhile.
+        let full = batches.full.lock();
+        let heads = batches.log.heads();
+        let is_intact = |at: &Range<u64>| {
+            let mut head = vec![0; self.unit as usize + ALIGN];
+            let skip = head.as_ptr().align_offset(ALIGN);
+            let bytes = &mut head[skip..skip + self.unit as usize];
+            let read = self.read_past_cache(bytes, at.start);
+            read.is_ok() && LogHead::decode(bytes, batches.log.salt) == Some(full.head)
+        };
+        let intact = heads.iter().position(is_intact);
+        let damaged = heads.iter().filter(|at| !is_intact(at)).count();
+        if damaged > 0 {
+            self.write_head(&batches.log, &full.head, intact)?;
+        }
+        Ok(damaged as u64)
     }
 
     /// Brings full halves home when there are some, until [`Disk::stop_bringing_home`].
