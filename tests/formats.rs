@@ -16,7 +16,7 @@ use quayfs_fs::{Caller, Fs, SetQuota, Subject};
 use quayfs_fsck::repair::{Upgraded, upgrade};
 use quayfs_fsck::{FsckOptions, check_volume};
 use quayfs_layout::Ino;
-use quayfs_layout::config::{FEATURE_BACKUP, FEATURE_OWNERS, FEATURE_QUOTA};
+use quayfs_layout::config::{FEATURE_BACKUP, FEATURE_OWNERS, FEATURE_QUOTA, FEATURE_ZERO_CRC};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;
 use quayfs_store::error::FsError;
@@ -160,7 +160,11 @@ fn takes_on_owners(dir: &Path) {
     let features = open(dir, Access::ReadOnly).config().compat;
     assert_eq!(
         features,
-        [0, FEATURE_BACKUP, FEATURE_QUOTA | FEATURE_OWNERS]
+        [
+            FEATURE_ZERO_CRC,
+            FEATURE_BACKUP,
+            FEATURE_QUOTA | FEATURE_OWNERS
+        ]
     );
     is_clean(dir);
     let fs = mount(dir);

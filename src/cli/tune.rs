@@ -54,6 +54,9 @@ fn upgrade(path: &Path) -> Result<(), Failure> {
         Ok(Upgraded::BackedUp) => say(format_args!(
             "{shown}: the data device has copies of its tables from now on"
         )),
+        Ok(Upgraded::Marked) => say(format_args!(
+            "{shown}: a repair tells what files have never written from what others had there from now on"
+        )),
         Ok(Upgraded::Done(report)) if report.check.is_clean() => say(format_args!(
             "{shown}: what users and groups have is counted from now on"
         )),

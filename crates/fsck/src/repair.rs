@@ -40,7 +40,7 @@ mod pair;
 mod recognize;
 mod report;
 mod tree;
-mod upgrade;
+pub(crate) mod upgrade;
 mod words;
 
 use std::path::Path;

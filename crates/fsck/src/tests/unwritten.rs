@@ -11,6 +11,7 @@ use quayfs_layout::{BLOCK, Ino, Lbn};
 
 use super::support::{BY, Disk};
 use crate::FsckOptions;
+use crate::repair::upgrade::mark_zeros;
 use crate::repair::{Outcome, RepairReport, repair_volume};
 
 const BLOCKS: u64 = 40;
@@ -163,6 +164,22 @@ fn what_an_earlier_build_has_left_is_uncertain() {
             .chunks_exact(BLOCK)
             .filter(|b| b.iter().any(|b| *b != 0));
         assert_eq!(blocks.count() as u64, changed, "no other one is touched");
+    }
+}
+
+/// With this version's checksums nothing is uncertain.
+#[test]
+fn what_an_earlier_build_has_left_can_be_marked() {
+    for damage in damages() {
+        let (disk, ino, lbns) = with_room();
+        by_earlier_build(&disk, &lbns);
+        mark_zeros(&mut disk.volume()).unwrap();
+        assert_ne!(disk.volume().config().compat[0] & FEATURE_ZERO_CRC, 0);
+        assert!(disk.check().is_clean());
+        damage(&disk, lbns[0]);
+        let report = repair(&disk);
+        assert_eq!(report.outcome, Outcome::Repaired, "{report}");
+        assert!(shows(&disk, ino) == [0; BYTES], "{report}");
     }
 }
 
