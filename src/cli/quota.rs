@@ -1,6 +1,6 @@
 //! `quayfs quota`: what projects, users and groups have and may have, on a mount or a volume at rest.
 
-use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::volume::{Access, SETTLING, Volume};
 use quayfs_fs::{Caller, Fs, Quota, SetQuota, Subject};
 use quayfs_options::format_size;
 
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 /// The owner of the process may do with a volume at rest what the daemon would let root do.
 const ME: Caller = Caller {
@@ -93,7 +93,7 @@ impl Keeper {
             true => Access::ReadWrite,
             false => Access::ReadOnly,
         };
-        let volume = Volume::open(&path, access, Duration::ZERO).map_err(unopened(FAILED))?;
+        let volume = Volume::open(&path, access, SETTLING).map_err(unopened(FAILED))?;
         let fs = at_rest::recover(volume).map_err(Failure::with(FAILED))?;
         Ok(Self::Here(fs))
     }

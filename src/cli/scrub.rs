@@ -2,7 +2,7 @@
 
 use quayfs_fs::Fs;
 use quayfs_fs::scrub::{Area, Command, Finding, Options, Report, State, Status};
-use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::volume::{Access, SETTLING, Volume};
 use quayfs_options::format_size;
 use quayfs_shown::progress::{Meter, Unit};
 
@@ -124,7 +124,7 @@ fn refused(mnt: &Path, e: Errno) -> String {
 }
 
 fn begin_here(path: &Path, options: Options) -> Result<Arc<Fs>, Failure> {
-    let volume = Volume::open(path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
+    let volume = Volume::open(path, Access::ReadOnly, SETTLING).map_err(unopened(FAILED))?;
     let fs = at_rest::recover(volume).map_err(|e| {
         let shown = quayfs_shown::argument(path);
         Failure::new(FAILED, format!("{e}; `quayfs fsck {shown}` says more"))

@@ -1,6 +1,6 @@
 //! `quayfs tune`: what a volume says of itself, and how it is to be mounted.
 
-use quayfs_fs::volume::{Access, Volume, config_of};
+use quayfs_fs::volume::{Access, SETTLING, Volume, config_of};
 use quayfs_fsck::repair::{self, Failed, Upgraded};
 use quayfs_layout::config::{ConfigTable, LABEL_MAX, OPTIONS_MAX};
 use quayfs_options::stored;
@@ -11,7 +11,6 @@ use super::unopened::unopened;
 use super::{args, asking, media};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Changes what is asked for, or shows what is so.
 pub fn run(args: &args::Tune) -> Result<(), Failure> {
@@ -25,8 +24,7 @@ pub fn run(args: &args::Tune) -> Result<(), Failure> {
         return Ok(());
     }
     check(args)?;
-    let mut volume =
-        Volume::open(&path, Access::ReadWrite, Duration::ZERO).map_err(unopened(FAILED))?;
+    let mut volume = Volume::open(&path, Access::ReadWrite, SETTLING).map_err(unopened(FAILED))?;
     volume
         .change_config(|config| {
             // Their lengths have been checked.

@@ -77,12 +77,16 @@ fn what_is_asked_is_told_until_it_is_interrupted() {
     let dir = traced.mounted.mnt().join("here");
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("file"), b"abc").unwrap();
-    let write = || {
+    let told = |is_it: &dyn Fn(&Value) -> bool| {
         let lines = traced.lines().into_iter();
         let mut all = lines.map(|line| serde_json::from_str::<Value>(&line).unwrap());
-        all.find(|event| event["op"] == "write")
+        all.find(|event| is_it(event))
     };
+    let write = || told(&|event| event["op"] == "write");
     eventually("the write is told", || write().is_some());
+    // The name of the directory was looked up before it was made.
+    let lookup = told(&|event| event["op"] == "lookup" && event["name"] == "here").unwrap();
+    assert_eq!(lookup["errno"], Errno::NOENT.raw_os_error(), "{lookup}");
     let event = write().unwrap();
     assert_eq!(event["path"], "/here/file", "{event}");
     assert_eq!((&event["offset"], &event["length"]), (&0.into(), &3.into()));

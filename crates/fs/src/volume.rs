@@ -36,6 +36,9 @@ pub use moving::moved_region;
 use pair::{check_features, check_pair, read_config};
 pub use parts::{LOGS, Place, in_the_way, is_device_path, lasting_name, locate};
 
+/// How long commands wait for a volume that a process has open: one that only looks, or is about to end, is gone by then.
+pub const SETTLING: Duration = Duration::from_secs(1);
+
 /// Name of the pmem region in a volume's directory.
 pub const PMEM: &str = "pmem";
 /// Name of the data device in a volume's directory.

@@ -22,10 +22,9 @@ mod text;
 mod value;
 
 use std::path::Path;
-use std::time::Duration;
 
 use quayfs_fs::recovery;
-use quayfs_fs::volume::{Access, Opening, Volume, VolumeError};
+use quayfs_fs::volume::{Access, Opening, SETTLING, Volume, VolumeError};
 use quayfs_layout::Ino;
 use quayfs_options::MountOptions;
 
@@ -89,7 +88,7 @@ pub fn open(path: &Path) -> Result<Volume, VolumeError> {
     let how = Opening {
         vouch: |_, _, _| true,
         lenient: true,
-        ..Opening::new(Access::ReadOnly, Duration::ZERO)
+        ..Opening::new(Access::ReadOnly, SETTLING)
     };
     Volume::open_with(path, how)
 }

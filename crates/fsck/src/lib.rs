@@ -51,7 +51,6 @@ mod tests;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub use damaged::DamagedFile;
 pub use report::{Area, Finding, FsckReport, KEPT, Severity, Statistics};
@@ -63,7 +62,7 @@ use links::Links;
 use media::Media;
 use owners::Owners;
 use pages::Pages;
-use quayfs_fs::volume::{Access, Beheaded, Volume, VolumeError, beheaded};
+use quayfs_fs::volume::{Access, Beheaded, SETTLING, Volume, VolumeError, beheaded};
 use quayfs_shown::progress::{Meter, Unit};
 use report::Findings;
 use table::Table;
@@ -95,7 +94,7 @@ pub fn check_measured(
 ) -> Result<FsckReport, VolumeError> {
     meter.begin("reading the region", 0, Unit::Bytes);
     // Opened so, the region is a private copy already.
-    let volume = Volume::open_vouched(dir, Access::ReadOnly, Duration::ZERO, repair::belongs);
+    let volume = Volume::open_vouched(dir, Access::ReadOnly, SETTLING, repair::belongs);
     let volume = volume.or_else(|e| match copy_of_tables(dir, &e, meter)? {
         Some(_) => Err(VolumeError::Beheaded(dir.into())),
         None => Err(e),

@@ -45,9 +45,8 @@ mod words;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use quayfs_fs::volume::{Access, Volume, VolumeError};
+use quayfs_fs::volume::{Access, SETTLING, Volume, VolumeError};
 use quayfs_layout::config::ConfigTable;
 use quayfs_shown::progress::{Meter, Unit};
 
@@ -109,7 +108,7 @@ pub fn repair_telling(
     meter: &Arc<Meter>,
     begins: &mut dyn FnMut(&FsckReport),
 ) -> Result<RepairReport, Failed> {
-    let open = || Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs);
+    let open = || Volume::open_vouched(dir, Access::ReadWrite, SETTLING, belongs);
     let (mut volume, restored) = match open() {
         Ok(volume) => (volume, false),
         Err(e) => {

@@ -220,7 +220,11 @@ impl Trace {
         };
         if answer.is_ok() {
             begun.event.child = child(&request.op, out.content());
-            begun.event.result = amount(&request.op, out.content()).cast_signed();
+            begun.event.result = match request.op {
+                // The kernel is told that it may remember that.
+                Op::Lookup { .. } if begun.event.child == 0 => -i64::from(libc::ENOENT),
+                _ => amount(&request.op, out.content()).cast_signed(),
+            };
         }
         self.put(begun, answer);
     }

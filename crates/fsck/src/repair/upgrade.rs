@@ -8,14 +8,13 @@
 use super::{Failed, Repair, RepairReport, belongs, repair_volume};
 use crate::{FsckOptions, FsckReport, check_copy};
 use quayfs_fs::recovery::ppt_geometry;
-use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::volume::{Access, SETTLING, Volume};
 use quayfs_layout::Lbn;
 use quayfs_layout::config::{FEATURE_BACKUP, FEATURE_OWNERS, FEATURE_ZERO_CRC};
 use quayfs_ppt::{BlockState, Ppt};
 use quayfs_shown::progress::Meter;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Entries of the page table that are changed between two drains.
 const MARKED_AT_ONCE: usize = 64 << 10;
@@ -53,7 +52,7 @@ pub enum Upgraded {
 /// [`Failed`]: nothing has changed, or `fsck --repair` does the rest.
 pub fn upgrade(dir: &Path, meter: &Arc<Meter>) -> Result<Upgraded, Failed> {
     let options = FsckOptions::default();
-    let mut volume = Volume::open(dir, Access::ReadWrite, Duration::ZERO)?;
+    let mut volume = Volume::open(dir, Access::ReadWrite, SETTLING)?;
     let had_backup = volume.config().compat[1] & FEATURE_BACKUP != 0;
     if !had_backup {
         volume.change_config(|config| config.compat[1] |= FEATURE_BACKUP)?;
@@ -92,7 +91,7 @@ pub fn upgrade(dir: &Path, meter: &Arc<Meter>) -> Result<Upgraded, Failed> {
     Repair::of(&volume, &options, meter).begin()?;
     volume.change_config(|config| config.compat[2] |= FEATURE_OWNERS)?;
     drop(volume);
-    let mut volume = Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs)?;
+    let mut volume = Volume::open_vouched(dir, Access::ReadWrite, SETTLING, belongs)?;
     let report = repair_volume(&mut volume, &options, meter)?;
     Ok(Upgraded::Done(Box::new(report)))
 }
