@@ -61,10 +61,10 @@ pub struct Quota {
     #[arg(long, value_name = "SIZE", value_parser = parse_limit, requires = "one")]
     pub bytes_soft: Option<u64>,
     /// It can have so many inodes, and no more.
-    #[arg(long, value_name = "N", value_parser = parse_limit, requires = "one")]
+    #[arg(long, value_name = "N", value_parser = parse_count, requires = "one")]
     pub inodes: Option<u64>,
     /// It can have more than so many inodes for a while only.
-    #[arg(long, value_name = "N", value_parser = parse_limit, requires = "one")]
+    #[arg(long, value_name = "N", value_parser = parse_count, requires = "one")]
     pub inodes_soft: Option<u64>,
     /// For so long from now on the soft limit of bytes may be exceeded, if it is just now. Without a user, group or
     /// project: for so long it may be from the moment when it is.
@@ -129,6 +129,13 @@ fn parse_limit(text: &str) -> Result<u64, String> {
         "none" => Ok(0),
         _ => parse_size(text).map_err(|e| e.to_string()),
     }
+}
+
+/// The same of a number of files.
+fn parse_count(text: &str) -> Result<u64, String> {
+    parse_limit(text).map_err(|_| {
+        format!("`{text}` is not a number of files: write a whole number, `none`, or one of K, M, G (powers of 1024)")
+    })
 }
 
 /// A time, in seconds.

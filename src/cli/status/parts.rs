@@ -60,7 +60,7 @@ impl Staged {
     }
 }
 
-/// The last scrub of this mount.
+/// The last scrub by the present daemon.
 #[derive(Clone, Debug, Serialize)]
 pub struct Scrub {
     pub state: String,
