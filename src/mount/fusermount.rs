@@ -68,19 +68,22 @@ pub fn unmount(
     if output.status.success() {
         return Ok(());
     }
-    let why = complaint(&output);
-    if why.contains("busy") {
-        return Err(AttachError::Busy(target.into()));
+    Err(refusal(target, complaint(&output)))
+}
+
+/// What it means that an unmount was refused. There are paths in the complaint, which have any words: its end tells.
+fn refusal(target: &Path, why: String) -> AttachError {
+    let path = target.into();
+    if why.ends_with(": Device or resource busy") {
+        return AttachError::Busy(path);
     }
     // It looks for mounts of the caller alone.
-    let why = match why.contains("not found in") {
+    let table = why.rsplit_once(" not found in ").map(|(_, table)| table);
+    let why = match table.is_some_and(|table| table.starts_with('/') && !table.contains(' ')) {
         true => "only root and the user who mounted it may do that".into(),
         false => why,
     };
-    Err(AttachError::Detach {
-        path: target.into(),
-        why,
-    })
+    AttachError::Detach { path, why }
 }
 
 fn run(command: &mut Command) -> Result<Output, AttachError> {
@@ -219,6 +222,36 @@ mod tests {
             option_list(Path::new("v"), &o),
             "fsname=v,subtype=quayfs,default_permissions,allow_other"
         );
+    }
+
+    #[test]
+    fn words_in_a_path_are_no_reason() {
+        let refused = |why: &str| refusal(Path::new("/m"), why.into());
+        let busy = "failed to unmount /m: Device or resource busy";
+        assert!(matches!(refused(busy), AttachError::Busy(_)));
+        for (why, about) in [
+            (
+                "entry for /g/busybox not found in /etc/mtab",
+                "only root and",
+            ),
+            (
+                "entry for /a not found in /b not found in /etc/mtab",
+                "only root and",
+            ),
+            (
+                "failed to unmount /g/busybox: Invalid argument",
+                "Invalid argument",
+            ),
+            (
+                "failed to unmount /g/not found in /x: Invalid argument",
+                "Invalid argument",
+            ),
+        ] {
+            match refused(why) {
+                AttachError::Detach { why, .. } => assert!(why.contains(about), "{why}"),
+                other => panic!("{other}"),
+            }
+        }
     }
 
     #[test]
