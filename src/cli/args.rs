@@ -279,7 +279,8 @@ it could not be, the line says why, what that means and what to do.
 
 Where the file system is mounted in other places too (bind mounts, other mount namespaces), it
 lives on there; that is said, and the command returns at once. With --lazy it does not wait for
-the daemon, with --force no longer than for one that goes on.
+the daemon, with --force no longer than for one that goes on. A mount whose daemon is dead, and
+which no other one goes on with, is taken away from programs that use it without either.
 
 Exit codes, as of umount(8): 0 unmounted, 1 wrong usage, 32 failed, in use, or the volume is not
 closed.";

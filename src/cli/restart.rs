@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde_json::Value;
 
@@ -22,7 +21,7 @@ use super::media;
 use super::succession;
 use super::supervisor::{HELLO, NOT_SERVED, REPLACE, REPLACE_WITH, SERVED, STILL_WITH};
 use super::unserved::Unserved;
-use crate::mount::control::{Line, open_program};
+use crate::mount::control::{Line, Message, Unreached, open_program};
 use crate::mount::probe::{
     PROGRAM_OPTIONS, ask as ask_mount, ask_program, open_as_user, read_within,
 };
@@ -37,6 +36,10 @@ const ASKING: Duration = Duration::from_secs(10);
 const FIRST_WORD: Duration = Duration::from_secs(2);
 /// How long its daemon may take to say whether another one could take its place. One that is busy is replaced all the same.
 const HEARING: Duration = Duration::from_secs(1);
+/// What it may take besides what daemons take: the old one to end, the next one to serve, and one of the old program after that.
+const MARGIN: Duration = Duration::from_secs(10);
+/// How often it is looked whether it is stopped.
+const LOOK: Duration = Duration::from_secs(1);
 /// How often the mount is asked something meanwhile.
 const POKE: Duration = Duration::from_millis(50);
 
@@ -93,7 +96,8 @@ fn restart(args: &args::Restart) -> Result<(), String> {
     succession::judge(&known.needs, &can.map_err(refused)?).map_err(refused)?;
     let text = format!("{REPLACE}{}\n", args.within.saturating_mul(1000));
     let text = [text.as_bytes(), path.as_os_str().as_bytes()].concat();
-    let served = replace(&line, &entry, (&text, file.as_fd()))?
+    let within = Duration::from_secs(args.within);
+    let served = replace(&line, &entry, (&text, file.as_fd()), within)?
         .map_err(|why| format!("{shown_path} does not serve {shown}: {why}"))?;
     let (pause, version) = (served.pause, &served.version);
     let old = &known.version;
@@ -137,8 +141,10 @@ pub fn expect_successor(entry: &Entry, status: &Value) -> Result<(), String> {
     let refused = |why: String| {
         format!("no other daemon could go on with {shown}, which goes on as before: {why}")
     };
-    if let Ok(Some(line)) = Line::to(entry) {
-        line.first_word(FIRST_WORD).map_err(refused)?;
+    match Line::to(entry) {
+        Ok(Some(line)) => drop(line.first_word(FIRST_WORD).map_err(refused)?),
+        Err(why @ Unreached::Deaf(_)) => return Err(refused(why.to_string())),
+        Ok(None) | Err(_) => {}
     }
     if status["scrub"]["metadata"].as_u64() > Some(0) {
         let why = "a scrub has found damaged metadata, which the next one may refuse: copy what is on the mount, then \
@@ -174,12 +180,13 @@ fn supervisor_of(entry: &Entry, shown: &str) -> Result<Option<(Line, Known)>, St
     let line = match Line::to(entry) {
         Ok(Some(line)) => line,
         Ok(None) => return Ok(None),
-        Err(Errno::ACCESS) => {
+        Err(Unreached::Denied) => {
             return Err(format!(
                 "permission denied: only root, and the user who mounted {shown}, may do that"
             ));
         }
-        Err(e) => return Err(format!("{shown}: the supervisor cannot be reached: {e}")),
+        Err(why @ Unreached::Deaf(_)) => return Err(format!("{shown} goes on as before: {why}")),
+        Err(why @ Unreached::System(_)) => return Err(format!("{shown}: {why}")),
     };
     let hello = line.first_word(FIRST_WORD);
     let hello = hello.map_err(|why| format!("{shown} goes on as before: {why}"))?;
@@ -227,7 +234,7 @@ pub fn replace_with(
         false => REPLACE_WITH,
     };
     let text = format!("{ask}{}\n{}", within.as_millis(), job.name);
-    replace(&line, entry, (text.as_bytes(), job.file))
+    replace(&line, entry, (text.as_bytes(), job.file), within)
 }
 
 /// The next daemon serves.
@@ -297,6 +304,7 @@ fn replace(
     line: &Line,
     entry: &Entry,
     (text, along): (&[u8], BorrowedFd<'_>),
+    within: Duration,
 ) -> Result<Result<Served, String>, String> {
     line.send(text, Some(along))
         .map_err(|e| format!("the supervisor does not listen: {e}"))?;
@@ -308,14 +316,10 @@ fn replace(
                 thread::sleep(POKE);
             }
         });
-        let answer = line.receive();
+        let patience = within.saturating_mul(3).saturating_add(MARGIN);
+        let answer = outcome(line, &entry.target, patience);
         over.store(true, Ordering::Relaxed);
         answer
-    });
-    let answer = answer.map_err(|e| e.to_string())?;
-    let answer = answer.ok_or_else(|| {
-        let shown = quayfs_shown::argument(&entry.target);
-        format!("the supervisor has ended: `quayfs status {shown}` says whether the mount has, too")
     })?;
     let answer = String::from_utf8_lossy(&answer.text);
     if let Some(why) = answer.strip_prefix(NOT_SERVED) {
@@ -325,4 +329,55 @@ fn replace(
     let served = served.and_then(|(pause, version)| Some((pause.parse().ok()?, version.into())));
     let (pause, version) = served.ok_or("the supervisor has answered nonsense")?;
     Ok(Ok(Served { pause, version }))
+}
+
+/// What the supervisor of a mount says in the end, no later than after `patience`.
+fn outcome(line: &Line, target: &Path, patience: Duration) -> Result<Message, String> {
+    let shown = quayfs_shown::argument(target);
+    let asked = Instant::now();
+    loop {
+        let left = patience.saturating_sub(asked.elapsed());
+        if line
+            .speaks_within(LOOK.min(left))
+            .map_err(|e| e.to_string())?
+        {
+            let answer = line.receive().map_err(|e| e.to_string())?;
+            return answer.ok_or_else(|| {
+                format!("the supervisor has ended: `quayfs status {shown}` says whether the mount has, too")
+            });
+        }
+        if left.is_zero() || line.is_stopped() {
+            let why = line.silence();
+            return Err(format!(
+                "how that went is not known, since {why}: `quayfs status {shown}` says what serves now"
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn a_supervisor_that_says_nothing_is_not_waited_for_without_end() {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let pair = || socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let outcome = |line| outcome(&line, Path::new("/mnt"), Duration::ZERO);
+        let (ours, theirs) = pair();
+        let why = outcome(Line::from(ours)).unwrap_err();
+        assert!(
+            why.contains("does not answer: `quayfs status /mnt`"),
+            "{why}"
+        );
+        drop(theirs);
+        let (ours, theirs) = pair();
+        Line::from(theirs).send(b"served", None).unwrap();
+        assert_eq!(outcome(Line::from(ours)).unwrap().text, b"served");
+        let (ours, theirs) = pair();
+        drop(theirs);
+        let why = outcome(Line::from(ours)).unwrap_err();
+        assert!(why.contains("has ended"), "{why}");
+    }
 }

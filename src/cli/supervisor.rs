@@ -38,7 +38,7 @@ use super::handover::{
 use super::inherited;
 use super::log;
 use super::mount::known_job;
-use crate::mount::control::Line;
+use crate::mount::control::{Line, NAME};
 use past::{ENOUGH, Past, Verdict};
 use program::Program;
 use replacing::{About, Replacing, signal};
@@ -70,7 +70,7 @@ const MESSAGE_MAX: usize = 4096;
 /// What the last daemon ended with. That it could not mount it has said itself on the standard output.
 pub fn run(args: &[OsString]) -> Result<(), Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(MOUNT_FAILED, format!("supervisor: {e}"));
-    let _ = rustix::thread::set_name(c"quayfs-super");
+    let _ = rustix::thread::set_name(NAME);
     inherited::leave_session();
     inherited::prepare(0);
     inherited::outlive_daemons();

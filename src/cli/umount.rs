@@ -7,36 +7,35 @@ use quayfs_options::format_size;
 use super::args;
 use super::asking::{self, Heard};
 use super::exit::{Failure, MOUNT_FAILED, say, warn};
-use crate::mount::control::Line;
+use crate::mount::control::supervisor_process;
 use crate::mount::probe::ask;
 use crate::mount::server::{
     Ending, NO_DRAIN, PATIENCE, PROGRESS, Served, Server, process_ends_within,
 };
-use crate::mount::superblock::{Elsewhere, Superblock};
+use crate::mount::superblock::Superblock;
 use crate::mount::table::Entry;
-use crate::mount::{AttachError, Place, UnmountMode, utab};
+use crate::mount::{Place, UnmountMode, utab};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::thread::sleep;
 use std::time::Duration;
+
+use detach::detach;
+use elsewhere::lives_on;
 use wait::Waited;
 
+mod detach;
+mod elsewhere;
 mod wait;
 
 /// How long to wait for the lock of a volume whose daemon cannot be watched.
 const LOCK: Duration = Duration::from_secs(10);
 /// The same where the user wants to be rid of the mount.
 const LOCK_FORCED: Duration = Duration::from_secs(1);
-/// How often it is looked whether a mount is in use still, since something may be asking how it is, and after which time.
-const ASKED: u32 = 50;
-const AGAIN: Duration = Duration::from_millis(20);
 /// How long the end of a mount without a daemon may take without a word.
 const SOON: Duration = Duration::from_secs(2);
 /// How long a file system that is mounted nowhere in sight may take to end. A daemon that tells the mount table of a
 /// failure keeps it for a moment, and so does the kernel with files that it closes in the background.
 const PASSING: Duration = Duration::from_secs(10);
-/// Places of a file system that are named.
-const NAMED: usize = 4;
 
 /// How to unmount, and what to show.
 #[derive(Clone, Copy, Debug)]
@@ -92,24 +91,20 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
     keep_the_last_copy(&served, &entry, mode)?;
     wish(&served, &entry, how)?;
     // What starts another daemon where this one dies, or is being replaced just now.
-    let supervisor = Line::to(&entry).ok().flatten().and_then(|l| l.process());
+    let supervisor = supervisor_process(&entry);
     let superblock = Superblock::of(&entry);
-    patiently(|| place.detach(mode, Some(&entry.device))).map_err(|e| busy(e, &served))?;
+    let leaves_users = detach(&place, (&entry, &served), mode, supervisor.is_some())?;
     if mode == UnmountMode::Lazy {
         // Only root may, and a line without a mount means nothing.
         let _ = utab::remove(entry.source.as_ref(), &target);
-        if let Some(supervisor) = &supervisor
-            && !matches!(served, Served::By(_))
-            && process_ends_within(supervisor.as_fd(), SOON) == Ok(false)
+        if !matches!(served, Served::By(_))
+            && let Some(why) = still_stores(supervisor.as_ref())
         {
-            warn(format_args!(
-                "{shown} is unmounted; what its last daemon had stored is still to be put on the media, and as long the volume \
-                 is in use, at most two minutes if that cannot be done"
-            ));
+            warn(format_args!("{shown} is unmounted; {why}"));
         }
         return Ok(());
     }
-    if mode == UnmountMode::Normal && superblock.lives() {
+    if mode == UnmountMode::Normal && !leaves_users && superblock.lives() {
         let places = superblock.places();
         if !places.is_empty() || !superblock.ends_within(PASSING) {
             say(lives_on(&target, &places));
@@ -119,34 +114,49 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
             return Ok(());
         }
     }
-    if !superblock.lives() {
+    if leaves_users || !superblock.lives() {
         // Only root may, and a line without a mount means nothing.
         let _ = utab::remove(entry.source.as_ref(), &target);
     }
     match served {
-        Served::By(server) => finish(&server, supervisor, (&entry, &superblock), how),
+        Served::By(server) => finish(
+            &server,
+            supervisor.map(|(_, process)| process),
+            (&entry, &superblock),
+            how,
+        ),
         Served::Dead => {
             // Whether they are is not looked up: what they lie on may not answer, and this would not end then.
             let why = "its daemon had died: the next mount recovers what was durable by then, if the media are whole";
             warn(format_args!("{shown} is unmounted; {why}"));
+            if leaves_users {
+                warn(
+                    "processes still have files of it open, or work in it: what they call there fails, as before, until they \
+                     have closed it",
+                );
+            }
             Ok(())
         }
         Served::Silent | Served::OutOfSight | Served::Foreign => {
-            judge(&entry, mode).map_err(|why| format!("{shown} is unmounted, but {why}"))
+            match still_stores(supervisor.as_ref()) {
+                Some(why) => Err(why),
+                None => judge(&entry, mode),
+            }
+            .map_err(|why| format!("{shown} is unmounted, but {why}"))
         }
     }
 }
 
-/// Takes the mount away. A process that asks the mount how it is uses it for a moment, as `quayfs status` does of all mounts,
-/// and is no reason to leave it.
-fn patiently(mut detach: impl FnMut() -> Result<(), AttachError>) -> Result<(), AttachError> {
-    for _ in 0..ASKED {
-        match detach() {
-            Err(AttachError::Busy(_)) => sleep(AGAIN),
-            other => return other,
-        }
-    }
-    detach()
+/// What keeps a volume in use whose mount is gone, and has no daemon that would say how it ends.
+fn still_stores(supervisor: Option<&(i32, OwnedFd)>) -> Option<String> {
+    let (pid, process) = supervisor?;
+    let lives_on = process_ends_within(process.as_fd(), SOON) == Ok(false);
+    lives_on.then(|| {
+        format!(
+            "what its last daemon had stored is still to be put on the media by its supervisor (process {pid}), and as long \
+             the volume is in use, at most two minutes if that cannot be done"
+        )
+    })
 }
 
 /// Tells the daemon what is wanted of it when the file system is gone.
@@ -231,19 +241,6 @@ fn keep_the_last_copy(served: &Served, entry: &Entry, mode: UnmountMode) -> Resu
 
 fn way_out(shown: impl std::fmt::Display) -> String {
     format!("`quayfs umount -l {shown}` takes the mount away without it")
-}
-
-/// It cannot be found out who uses a dead mount: even asking for that fails there.
-fn busy(e: AttachError, served: &Served) -> String {
-    match (e, served) {
-        (AttachError::Busy(path), Served::Dead) => {
-            let path = quayfs_shown::argument(&path);
-            format!(
-                "{path} is in use, and its daemon is dead: `quayfs umount -l {path}` takes it away from its users"
-            )
-        }
-        (e, _) => e.to_string(),
-    }
 }
 
 /// Waits for the daemon, and says how it has ended.
@@ -358,54 +355,10 @@ fn judge(entry: &Entry, mode: UnmountMode) -> Result<(), String> {
     }
 }
 
-/// A line for the user who expected the end of the file system.
-fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
-    let list = |here: bool| {
-        let of = places.iter().filter(|p| p.namespace.is_none() == here);
-        let words: Vec<_> = of
-            .map(|p| match p.namespace {
-                None => format!("on {}", quayfs_shown::argument(&p.target)),
-                Some(pid) => format!(
-                    "on {} in the mount namespace of process {pid}",
-                    quayfs_shown::argument(&p.target)
-                ),
-            })
-            .collect();
-        words
-    };
-    let mut all = [list(true), list(false)].concat();
-    let more = all.len().saturating_sub(NAMED);
-    all.truncate(NAMED);
-    let target = quayfs_shown::argument(target);
-    let alive = format!("{target} is unmounted; the file system lives on");
-    match (all.join(", "), more) {
-        (named, _) if named.is_empty() => format!("{alive}, in use out of sight from here"),
-        (named, 0) => format!("{alive}, mounted {named}"),
-        (named, more) => format!("{alive}, mounted {named}, and in {more} more places"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_in_use_for_a_moment_is_unmounted() {
-        let busy_for = |times: u32| {
-            let mut calls = 0;
-            let result = patiently(|| {
-                calls += 1;
-                match calls > times {
-                    true => Ok(()),
-                    false => Err(AttachError::Busy("/mnt".into())),
-                }
-            });
-            (result.is_ok(), calls)
-        };
-        assert_eq!(busy_for(0), (true, 1));
-        assert_eq!(busy_for(3), (true, 4));
-        assert_eq!(busy_for(u32::MAX), (false, ASKED + 1));
-    }
     use quayfs_fs::Fs;
     use quayfs_mkfs::{MkfsOptions, mkfs};
     use quayfs_options::MountOptions;
@@ -476,25 +429,5 @@ mod tests {
             let why = judged(superblock).unwrap_err();
             assert!(why.contains(about), "{superblock}: {why}");
         }
-    }
-
-    #[test]
-    fn other_places_are_named() {
-        let place = |target: &str, namespace| Elsewhere {
-            target: target.into(),
-            namespace,
-        };
-        let text = lives_on(Path::new("/a"), &[place("/c", Some(7)), place("/b", None)]);
-        assert!(
-            text.ends_with("mounted on /b, on /c in the mount namespace of process 7"),
-            "{text}"
-        );
-        assert!(lives_on(Path::new("/a"), &[]).contains("out of sight"));
-        let crowd = vec![place("/b", None); NAMED + 2];
-        let text = lives_on(Path::new("/a"), &crowd);
-        assert!(
-            text.ends_with("on /b, on /b, and in 2 more places"),
-            "{text}"
-        );
     }
 }

@@ -4,12 +4,14 @@
 //! root and its own user. It begins, with what the other side has to know; then that one sends a program, and is told what
 //! has become of it.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use procfs::process::Process;
 use rustix::cmsg_space;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -29,10 +31,15 @@ use super::table::Entry;
 const MESSAGE_MAX: usize = 16 << 10;
 /// Processes that may wait to be heard.
 const WAITING: i32 = 8;
+/// What a process is called that starts the daemons of a mount.
+pub const NAME: &CStr = c"quayfs-super";
+
+/// What the names of all sockets begin with.
+const ALL: &str = "quayfs-supervisor/";
 
 fn prefix(device: &str) -> String {
     let node = superblock::node(device).unwrap_or_default();
-    format!("quayfs-supervisor/{device}/{node}/")
+    format!("{ALL}{device}/{node}/")
 }
 
 fn address(device: &str, listener: Pid) -> Result<SocketAddrUnix, Errno> {
@@ -40,12 +47,17 @@ fn address(device: &str, listener: Pid) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(name.as_bytes())
 }
 
+/// A socket that waits for nothing.
+fn socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
 /// Whether this process listens, for the file system of this device number, and says something within `patience`. One that is
 /// being killed does not.
 pub fn is_heard(listener: Pid, device: &str, patience: Duration) -> bool {
     let heard = || {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let socket = socket()?;
         connect(&socket, &address(device, listener)?)?;
         // Names are free for all.
         let is_it = socket_peercred(&socket)?.pid == listener;
@@ -61,8 +73,7 @@ pub fn is_heard(listener: Pid, device: &str, patience: Duration) -> bool {
 /// # Errors
 /// Those of sockets.
 pub fn open(device: &str) -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let socket = socket()?;
     bind(&socket, &address(device, getpid())?)?;
     listen(&socket, WAITING)?;
     Ok(socket)
@@ -90,28 +101,118 @@ pub struct Message {
     pub descriptor: Option<OwnedFd>,
 }
 
+/// Why there is no line to the process that starts the daemons of a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreached {
+    /// This user may not.
+    Denied,
+    /// This process hears none: as many as may wait do so already.
+    Deaf(i32),
+    /// The system has no socket for it.
+    System(Errno),
+}
+
+impl std::fmt::Display for Unreached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Denied => f.write_str("permission denied"),
+            Self::Deaf(pid) => f.write_str(&silence(*pid)),
+            Self::System(e) => write!(f, "the supervisor cannot be reached: {e}"),
+        }
+    }
+}
+
+impl From<Errno> for Unreached {
+    fn from(e: Errno) -> Self {
+        Self::System(e)
+    }
+}
+
+/// What to say of a process that does not answer.
+fn silence(pid: i32) -> String {
+    match is_stopped(pid) {
+        true => format!(
+            "its supervisor (process {pid}) is stopped (SIGSTOP or a debugger): `kill -CONT {pid}` lets it go on"
+        ),
+        false => format!("its supervisor (process {pid}) does not answer"),
+    }
+}
+
+/// The process that starts the daemons of a mount, whether it listens or not; `None` if it cannot be found from here.
+pub fn supervisor(entry: &Entry) -> Option<i32> {
+    match Line::to(entry) {
+        Ok(line) => line?.pid(),
+        Err(Unreached::Deaf(pid)) => Some(pid),
+        Err(_) => None,
+    }
+}
+
+/// [`supervisor`], as a descriptor that becomes readable when it ends, and its number; `None` also if it is gone.
+pub fn supervisor_process(entry: &Entry) -> Option<(i32, OwnedFd)> {
+    let pid = supervisor(entry)?;
+    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty());
+    Some((pid, process.ok()?))
+}
+
+/// The processes that start daemons of mounts which are gone, and the users that they belong to.
+pub fn left_alone() -> Vec<(i32, u32)> {
+    let sockets = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let is_gone = |name: &Vec<u8>| {
+        let text = std::str::from_utf8(name).ok()?.strip_prefix(ALL)?;
+        let (device, rest) = text.split_once('/')?;
+        let (node, _) = rest.split_once('/')?;
+        Some(superblock::node(device) != node.parse().ok())
+    };
+    let names = names(&sockets, ALL).into_iter();
+    let gone = names.filter(|name| is_gone(name) == Some(true));
+    gone.filter_map(|name| named(&name)).collect()
+}
+
+/// The process that a socket under this name would be of, and its user, if that is what starts daemons: names are free for all,
+/// and who takes no calls does not say whose a socket is.
+fn named(name: &[u8]) -> Option<(i32, u32)> {
+    let pid = std::str::from_utf8(name).ok()?.rsplit('/').next()?;
+    let pid = pid.parse().ok()?;
+    let status = Process::new(pid).and_then(|process| process.status());
+    let status = status.ok()?;
+    (status.name.as_bytes() == NAME.to_bytes()).then_some((pid, status.ruid))
+}
+
 impl Line {
-    /// To the process that starts the daemons of this mount, if it has one that can be found from here.
+    /// To the process that starts the daemons of this mount, if it has one that can be found from here. Nothing is waited for.
     ///
     /// # Errors
-    /// [`Errno::ACCESS`] if this user may not.
-    pub fn to(entry: &Entry) -> Result<Option<Self>, Errno> {
+    /// [`Unreached`].
+    pub fn to(entry: &Entry) -> Result<Option<Self>, Unreached> {
         let me = geteuid();
         let owner = entry.user_id().ok_or(Errno::INVAL)?;
+        let may = || match me.is_root() || me.as_raw() == owner {
+            true => Ok(()),
+            false => Err(Unreached::Denied),
+        };
         let sockets = std::fs::read("/proc/net/unix").map_err(|_| Errno::NOENT)?;
+        let mut deaf = None;
         for name in names(&sockets, &prefix(&entry.device)).into_iter().rev() {
-            let flags = SocketFlags::CLOEXEC;
-            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-            if connect(&socket, &SocketAddrUnix::new_abstract_name(&name)?).is_err() {
-                continue;
+            let socket = socket()?;
+            match connect(&socket, &SocketAddrUnix::new_abstract_name(&name)?) {
+                Ok(()) => {}
+                // It takes no calls, and never may: names are free for all.
+                Err(Errno::AGAIN) => {
+                    let of_owner = |(pid, user)| (user == owner).then_some(pid);
+                    deaf = deaf.or_else(|| named(&name).and_then(of_owner));
+                    continue;
+                }
+                Err(_) => continue,
             }
-            // Names are free for all.
             if socket_peercred(&socket).is_ok_and(|listener| listener.uid.as_raw() == owner) {
-                let may = me.is_root() || me.as_raw() == owner;
-                return may.then_some(Some(Self(socket))).ok_or(Errno::ACCESS);
+                may()?;
+                return Ok(Some(Self(socket)));
             }
         }
-        Ok(None)
+        match deaf {
+            Some(pid) => may().and(Err(Unreached::Deaf(pid))),
+            None => Ok(None),
+        }
     }
 
     /// The number of the process at the other end; `None` if it cannot be seen from here.
@@ -120,19 +221,12 @@ impl Line {
         (listener > 0).then_some(listener)
     }
 
-    /// The process at the other end, as a descriptor that becomes readable when it ends; `None` if it is gone, or cannot be
-    /// seen from here.
-    pub fn process(&self) -> Option<OwnedFd> {
-        let listener = socket_peercred(&self.0).ok()?;
-        pidfd_open(listener.pid, PidfdFlags::empty()).ok()
-    }
-
     /// [`Line::receive`], waiting no longer than `patience`.
     ///
     /// # Errors
     /// What to say of a process that has sent nothing by then, or is of no use otherwise.
     pub fn first_word(&self, patience: Duration) -> Result<Message, String> {
-        match wait_for(self.as_fd(), PollFlags::IN, patience) {
+        match self.speaks_within(patience) {
             Ok(true) => {}
             Ok(false) => return Err(self.silence()),
             Err(e) => return Err(e.to_string()),
@@ -142,20 +236,27 @@ impl Line {
     }
 
     /// What to say of a process that does not answer.
-    fn silence(&self) -> String {
-        let pid = socket_peercred(&self.0).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
-        match is_stopped(pid) {
-            true => format!(
-                "its supervisor (process {pid}) is stopped (SIGSTOP or a debugger): `kill -CONT {pid}` lets it go on"
-            ),
-            false => format!("its supervisor (process {pid}) does not answer"),
-        }
+    pub fn silence(&self) -> String {
+        silence(self.pid().unwrap_or_default())
+    }
+
+    /// Whether the process at the other end is stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.pid().is_some_and(is_stopped)
+    }
+
+    /// Whether something has come within `patience`, for [`Line::receive`], or the other side is gone.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub fn speaks_within(&self, patience: Duration) -> Result<bool, Errno> {
+        wait_for(self.as_fd(), PollFlags::IN, patience)
     }
 
     /// Sends something. A process that does not listen any more hears nothing.
     ///
     /// # Errors
-    /// Those of sendmsg(2).
+    /// Those of sendmsg(2); [`Errno::AGAIN`] if much has been sent that the other side has not taken.
     pub fn send(&self, text: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
