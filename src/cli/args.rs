@@ -114,6 +114,9 @@ pub struct Probe {
     /// Which user and group ask.
     #[arg(long, value_name = "UID:GID", value_parser = user)]
     pub user: Option<User>,
+    /// In which groups that user is besides.
+    #[arg(long, value_name = "GID", value_delimiter = ',')]
+    pub groups: Vec<u32>,
     /// The device number of the file system that is asked.
     #[arg(long, value_name = "MAJOR:MINOR")]
     pub device: Option<String>,

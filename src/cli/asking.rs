@@ -212,7 +212,7 @@ pub fn status(entry: &Entry, patience: Duration, code: u8) -> Result<Value, Fail
 
 /// What a process answers that has been asked by [`crate::mount::probe`].
 pub fn answer(args: &args::Probe) -> u8 {
-    if let Err(e) = probe::become_user(args.user) {
+    if let Err(e) = probe::become_user(args.user, &args.groups) {
         say(probe::failed(e));
         return FAILED;
     }

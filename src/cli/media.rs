@@ -4,9 +4,11 @@
 use super::exit::warn;
 use super::status::{self, Below, Logged};
 use super::unserved::means_the_same;
-use crate::mount::probe::{Question, look};
-use crate::mount::table;
+use crate::mount::probe::{Question, look, look_as_daemon};
+use crate::mount::server::Server;
+use crate::mount::table::{self, Entry};
 use quayfs_fs::volume::{Glance, VolumeError, glance, is_device_path, touch};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -134,35 +136,128 @@ pub fn hindrance(volume: &Path) -> Result<Option<String>, Silent> {
     }
 }
 
-/// [`hindrance`] of the volume of a daemon, by the name that the daemon says; `None` also if that name means something here
+/// [`hindrance`] of the volume that a daemon of this mount was given, looked for as its user, whose daemons they all are. Where
+/// that user is neither this one nor root, what is said has no commands.
+///
+/// # Errors
+/// Those of [`hindrance`].
+pub fn hindrance_of(entry: &Entry, volume: &Path) -> Result<Option<String>, Silent> {
+    let said = match look_as_daemon(entry, volume, Question::Names, PATIENCE) {
+        Ok(None) => return Err(Silent),
+        Ok(Some(said)) => said_of(&said),
+        Err(_) => None,
+    };
+    Ok(match is_believed(entry) {
+        true => said,
+        false => said.map(|why| without_commands(&why)),
+    })
+}
+
+/// Whether what the daemon of a mount says of itself, and the name that its user gave the volume, may be put into commands.
+pub fn is_believed(entry: &Entry) -> bool {
+    entry.user_id().is_some_and(table::is_believed_at_once)
+}
+
+/// What is said without what would be done about it: the path there may be one that another user chose.
+pub fn without_commands(said: &str) -> String {
+    let mut begins = 0;
+    for (n, part) in said.split('`').enumerate() {
+        // Every other part lies between two of them; one word is a name.
+        if n % 2 == 1 && part.contains(' ') {
+            let before = &said[..begins - 1];
+            return before.trim_end_matches([' ', ':', ';', ',']).into();
+        }
+        begins += part.len() + 1;
+    }
+    said.into()
+}
+
+/// The daemon of a mount, by the kernel's word where its own is not believed, if names mean the same to it.
+fn is_here(entry: &Entry, pid: Option<i32>) -> bool {
+    let pid = match is_believed(entry) {
+        true => pid,
+        false => Server::of(entry).and_then(|server| server.pid()),
+    };
+    pid.is_some_and(means_the_same)
+}
+
+/// [`hindrance_of`] the volume of a daemon, by the name that the daemon says; `None` also if that name means something here
 /// that it need not mean there.
 ///
 /// # Errors
 /// Those of [`hindrance`].
-pub fn ahead(pid: Option<i32>, volume: &Path) -> Result<Option<String>, Silent> {
-    match pid.is_some_and(means_the_same) && names_itself(volume) {
-        true => hindrance(volume),
+pub fn ahead(entry: &Entry, pid: Option<i32>, volume: &Path) -> Result<Option<String>, Silent> {
+    match is_here(entry, pid) && names_itself(volume) {
+        true => hindrance_of(entry, volume),
         false => Ok(None),
     }
 }
 
 /// [`Below::seen`] of the volume of a daemon; `None` also where that cannot be told in time, or where its name need not mean
 /// the same there.
-pub fn room_below(pid: Option<i32>, volume: &Path) -> Option<Below> {
-    match pid.is_some_and(means_the_same) && names_itself(volume) {
-        true => serde_json::from_str(&look(volume, Question::Room, PATIENCE).ok()??).ok(),
-        false => None,
+pub fn room_below(entry: &Entry, pid: Option<i32>, volume: &Path) -> Option<Below> {
+    if !is_here(entry, pid) || !names_itself(volume) {
+        return None;
     }
+    let said = look_as_daemon(entry, volume, Question::Room, PATIENCE);
+    serde_json::from_str(&said.ok()??).ok()
 }
 
 /// Whether the region of a volume is a file, by its name; `None` where that cannot be told in time.
-pub fn is_region_file(volume: &Path) -> Option<bool> {
-    let parts = parts_in_time(volume);
+pub fn is_region_file(entry: &Entry, volume: &Path) -> Option<bool> {
+    let said = look_as_daemon(entry, volume, Question::Parts, PATIENCE);
+    let parts = said_of(&said.ok()??);
     let region = match &parts {
         Some(parts) => parts.strip_prefix(REGION)?.split_once(DATA)?.0.as_ref(),
         None => volume,
     };
     Some(!is_device_path(region))
+}
+
+/// Whether what has this name belongs to the user of a mount, and is no link to something else; looked at as that user.
+pub fn is_of_user(entry: &Entry, path: &Path) -> bool {
+    let said = look_as_daemon(entry, path, Question::Path, PATIENCE);
+    let said = said.ok().flatten();
+    let found = said.and_then(|said| Found::read(&said));
+    found.is_some_and(|found| found.owner.is_some() && found.owner == entry.user_id())
+}
+
+/// What a path leads to: the numbers of its device and its inode; `None` also if that cannot be told in time.
+pub fn found_in_time(path: &Path) -> Option<(u64, u64)> {
+    let said = look(path, Question::Path, PATIENCE).ok()??;
+    Some(Found::read(&said)?.target)
+}
+
+/// The answer to [`Question::Path`] of one that leads somewhere.
+struct Found {
+    /// Whose it is; `None` of a link.
+    owner: Option<u32>,
+    /// What it leads to: a device, and an inode there.
+    target: (u64, u64),
+}
+
+impl Found {
+    fn at(path: &Path) -> Option<Self> {
+        let (itself, target) = (path.symlink_metadata().ok()?, path.metadata().ok()?);
+        Some(Self {
+            owner: (!itself.is_symlink()).then(|| itself.uid()),
+            target: (target.dev(), target.ino()),
+        })
+    }
+
+    fn said(&self) -> String {
+        let (device, inode) = self.target;
+        let owner = self.owner.map_or("link".into(), |owner| owner.to_string());
+        format!("{READ} {owner} {device} {inode}")
+    }
+
+    fn read(said: &str) -> Option<Self> {
+        let mut words = said.trim_end().strip_prefix(READ)?.split_whitespace();
+        Some(Self {
+            owner: words.next()?.parse().ok(),
+            target: (words.next()?.parse().ok()?, words.next()?.parse().ok()?),
+        })
+    }
 }
 
 /// A line, if there is one.
@@ -220,5 +315,44 @@ pub fn log(path: &Path) -> String {
 /// The answer to [`Question::Path`], when it has been followed.
 pub fn reach(path: &Path) -> String {
     let _ = table::resolve(path);
-    READ.into()
+    Found::at(path).map_or(READ.into(), |found| found.said())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_taken_out_of_what_is_said() {
+        for (said, left) in [
+            ("/v: closed: `chmod 600 /v`, if it is yours", "/v: closed"),
+            (
+                "/v: open (mode 0644); `chmod 600 /v`",
+                "/v: open (mode 0644)",
+            ),
+            ("`pmem` is missing; `ln -s a b`", "`pmem` is missing"),
+            ("'/a`rm b`c': open", "'/a"),
+            ("`quayfs x`", ""),
+            ("`pmem` is missing", "`pmem` is missing"),
+            ("no `end of it", "no"),
+            ("", ""),
+        ] {
+            assert_eq!(without_commands(said), left, "{said}");
+        }
+    }
+
+    #[test]
+    fn what_a_path_leads_to_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let meta = file.metadata().unwrap();
+        for path in [&file, &link] {
+            let found = Found::read(&reach(path)).unwrap();
+            assert_eq!(found.target, (meta.dev(), meta.ino()));
+            assert_eq!(found.owner, (path == &file).then_some(meta.uid()));
+        }
+        assert!(Found::read(&reach(&dir.path().join("none"))).is_none());
+    }
 }

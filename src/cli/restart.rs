@@ -153,7 +153,7 @@ pub fn expect_successor(entry: &Entry, status: &Value) -> Result<(), String> {
     }
     let pid = status["pid"].as_i64().and_then(|pid| pid.try_into().ok());
     let volume = Path::new(status["volume"].as_str().unwrap_or_default());
-    match media::ahead(pid, volume) {
+    match media::ahead(entry, pid, volume) {
         Ok(None) => Ok(()),
         Ok(Some(why)) => Err(refused(why)),
         Err(media::Silent) => Err(refused(media::silence(media::PATIENCE))),

@@ -27,6 +27,7 @@ use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
 pub use below::Below;
 use full::Obstacle;
+pub use health::stored_by;
 pub use logged::{
     ABOUT, Blocks, Checked, Damage, LAST_DAEMON, Logged, RepairBegins, RepairFailed, Repaired,
 };
@@ -172,7 +173,14 @@ fn at_rest(path: &Path) -> Result<Report, Failure> {
         let report = Report::at_rest(&volume, stopped.map(Closing::Stopped));
         return Ok(report.served_elsewhere(&device, &server));
     }
-    Ok(Report::at_rest(&volume, closing))
+    let supervisor = (volume.in_use && closing.is_none())
+        .then(|| unserved::supervisor_left(&volume.path))
+        .flatten();
+    let report = Report::at_rest(&volume, closing);
+    Ok(match supervisor {
+        Some(pid) => report.stored_by(pid),
+        None => report,
+    })
 }
 
 /// Whether there is a volume that no mount takes.

@@ -4,7 +4,9 @@ use quayfs_fs::volume::{VolumeError, locate};
 
 use super::draining;
 use super::exit::{FSCK_FAILED, Failure};
+use super::status::stored_by;
 use super::units::closing_text;
+use super::unserved::supervisor_left;
 use crate::mount::table;
 use std::io;
 use std::path::Path;
@@ -27,6 +29,10 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
                 }
                 if let Some(line) = mounted(path) {
                     return Failure::new(code, line);
+                }
+                if let Some(pid) = supervisor_left(path) {
+                    let (shown, how) = (quayfs_shown::argument(path), stored_by(pid));
+                    return Failure::new(code, format_args!("{shown}: {how}"));
                 }
                 None
             }

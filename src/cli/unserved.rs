@@ -12,10 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::args::{Cli, Command};
 use super::handover::{CAUSE, DEATHS, REPLACED};
-use super::media::{PATIENCE, glance_within, names_itself};
+use super::media::{PATIENCE, found_in_time, glance_within, is_believed, is_of_user, names_itself};
 use super::restart;
 use super::status::Daemon;
-use crate::mount::control::Line;
+use crate::mount::control::{left_alone, supervisor};
 use crate::mount::server::Server;
 use crate::mount::table::Entry;
 use clap::Parser;
@@ -102,8 +102,7 @@ pub fn stopped_parent(pid: i32) -> Option<i32> {
 
 /// What is to start the next daemon of a mount, whether there is one now or not, if that is stopped.
 pub fn stopped_supervisor(entry: &Entry) -> Option<i32> {
-    let supervisor = Line::to(entry).ok()??.pid()?;
-    is_stopped(supervisor).then_some(supervisor)
+    supervisor(entry).filter(|pid| is_stopped(*pid))
 }
 
 fn is_stopped(pid: i32) -> bool {
@@ -149,17 +148,33 @@ pub fn volume_of(pid: i32) -> Option<PathBuf> {
 /// The daemon of this user, of root or of the owner of a volume that serves it where no mount is seen, and the number of its file
 /// system.
 pub fn server_of(volume: &Path) -> Option<(String, Server)> {
-    let me = rustix::process::geteuid().as_raw();
-    let owner = std::fs::metadata(volume).ok()?.uid();
-    let serves = |server: &Server| {
-        let named = server.pid().and_then(volume_of);
-        named.is_some_and(|named| named.canonicalize().is_ok_and(|named| named == volume))
-    };
-    let found = Server::all_serving().into_iter();
+    let is_meant = meant(volume)?;
+    let mut found = Server::all_serving().into_iter();
     found
-        .filter(|(_, _, user)| [0, me, owner].contains(user))
-        .find(|(_, server, _)| serves(server))
+        .find(|(_, server, user)| is_meant(server.pid(), *user))
         .map(|(device, server, _)| (device, server))
+}
+
+/// What would start the next daemon of a volume whose mount is gone; of the same users.
+pub fn supervisor_left(volume: &Path) -> Option<i32> {
+    let is_meant = meant(volume)?;
+    let mut found = left_alone().into_iter();
+    let (pid, _) = found.find(|(pid, user)| is_meant(Some(*pid), *user))?;
+    Some(pid)
+}
+
+/// Whether a process of some user was started for this volume: one of this user, of root or of the owner of the volume. The path
+/// that it was given may lead to what does not answer.
+fn meant(volume: &Path) -> Option<impl Fn(Option<i32>, u32) -> bool> {
+    let meta = std::fs::metadata(volume).ok()?;
+    let (itself, owner) = ((meta.dev(), meta.ino()), meta.uid());
+    let users = [0, geteuid().as_raw(), owner];
+    Some(move |pid: Option<i32>, user: u32| {
+        users.contains(&user)
+            && pid
+                .and_then(volume_of)
+                .is_some_and(|named| found_in_time(&named) == Some(itself))
+    })
 }
 
 /// A daemon, as far as `/proc` knows it.
@@ -189,10 +204,11 @@ pub fn by_proc(pid: i32) -> Option<Daemon> {
     })
 }
 
-/// The volume of a mount, looked at; `None` if its media do not answer.
+/// The volume of a mount, looked at; `None` if its media do not answer. Any user can have the mount table show any name: what
+/// has it is looked at if it belongs to that user.
 pub fn glance_of(entry: &Entry) -> Option<Result<Glance, VolumeError>> {
     let source = Path::new(&entry.source);
-    match names_itself(source) {
+    match names_itself(source) && (is_believed(entry) || is_of_user(entry, source)) {
         true => glance_within(source, PATIENCE),
         // Nothing is known of it.
         false => Some(Err(VolumeError::Missing(source.into()))),

@@ -4,11 +4,12 @@
 //! A thread that waits for a request that such a one has in hand cannot be killed, and the process that it belongs to cannot
 //! end. So another process waits, and nothing waits for that.
 
-use super::control::{Line, open_program};
+use super::control::{Line, open_program, supervisor};
 use super::gone;
 use super::server::{Server, wait_for};
 use super::table::Entry;
 use clap::ValueEnum;
+use procfs::process::Process;
 use quayfs_server::STATUS_XATTR;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -47,7 +48,7 @@ pub enum Question {
     Tables,
     /// Whether a log can be.
     Log,
-    /// Whether a path leads anywhere.
+    /// Whether a path leads anywhere, what to, and whose that is which has the name.
     Path,
     /// What a program says that it can take over.
     Program,
@@ -67,6 +68,10 @@ impl Question {
                     .map(|word| format!("--of={}", word.get_name())),
             )
             .args(asked.user.map(|(uid, gid)| format!("--user={uid}:{gid}")))
+            .args((!asked.groups.is_empty()).then(|| {
+                let groups: Vec<_> = asked.groups.iter().map(u32::to_string).collect();
+                format!("--groups={}", groups.join(","))
+            }))
             .args(asked.device.map(|device| format!("--device={device}")))
             .arg("--")
             .arg(target)
@@ -83,16 +88,28 @@ impl Question {
 struct Asked<'a> {
     /// As another user and group than those of this process.
     user: Option<User>,
+    /// And with these groups besides.
+    groups: Vec<u32>,
     /// Only of this file system.
     device: Option<&'a str>,
 }
 
+impl Asked<'_> {
+    /// As the user of a mount, where this process may.
+    fn as_user_of(entry: &Entry) -> Self {
+        let user = entry.group_id().map(|gid| (asks(entry), gid));
+        Self {
+            user: user.filter(|(uid, _)| *uid != geteuid().as_raw()),
+            ..Self::default()
+        }
+    }
+}
+
 /// A process that asks a mount.
 pub fn of_mount(entry: &Entry, question: Question) -> Command {
-    let user = entry.group_id().map(|gid| (asks(entry), gid));
     let asked = Asked {
-        user: user.filter(|(uid, _)| *uid != geteuid().as_raw()),
         device: Some(&entry.device),
+        ..Asked::as_user_of(entry)
     };
     question.of(&entry.target, &asked)
 }
@@ -107,11 +124,7 @@ pub fn ask_program(
     options: &str,
     patience: Duration,
 ) -> std::io::Result<Option<String>> {
-    let user = entry.group_id().map(|gid| (asks(entry), gid));
-    let asked = Asked {
-        user: user.filter(|(uid, _)| *uid != geteuid().as_raw()),
-        device: None,
-    };
+    let asked = Asked::as_user_of(entry);
     let mut command = Question::Program.of(program, &asked);
     let mut child = command.env(PROGRAM_OPTIONS, options).spawn()?;
     let said = child
@@ -133,14 +146,15 @@ pub type User = (u32, u32);
 ///
 /// # Errors
 /// This user cannot become another one.
-pub fn become_user(user: Option<User>) -> Result<(), Errno> {
+pub fn become_user(user: Option<User>, groups: &[u32]) -> Result<(), Errno> {
     // Fails only where there is no terminal already.
     let _ = setsid();
     let Some((uid, gid)) = user else {
         return Ok(());
     };
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    set_thread_groups(&[])?;
+    let groups: Vec<_> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+    set_thread_groups(&groups)?;
     set_thread_res_gid(gid, gid, gid)?;
     set_thread_res_uid(uid, uid, uid)
 }
@@ -151,11 +165,7 @@ pub fn become_user(user: Option<User>) -> Result<(), Errno> {
 /// # Errors
 /// That user may not reach it; it does not exist; it is no file; `ETIMEDOUT`.
 pub fn open_as_user(entry: &Entry, program: &Path, patience: Duration) -> std::io::Result<OwnedFd> {
-    let user = entry.group_id().map(|gid| (asks(entry), gid));
-    let asked = Asked {
-        user: user.filter(|(uid, _)| *uid != geteuid().as_raw()),
-        device: None,
-    };
+    let asked = Asked::as_user_of(entry);
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -231,6 +241,41 @@ pub fn look(
     question: Question,
     patience: Duration,
 ) -> Result<Option<String>, Errno> {
+    looked((volume, question), &Asked::default(), patience)
+}
+
+/// [`look`], as the daemons of a mount would, which are its user's: what that user does not reach is not found. Where this
+/// process may not become that user it looks itself.
+///
+/// # Errors
+/// Those of [`look`].
+pub fn look_as_daemon(
+    entry: &Entry,
+    volume: &Path,
+    question: Question,
+    patience: Duration,
+) -> Result<Option<String>, Errno> {
+    let mut asked = Asked::as_user_of(entry);
+    if asked.user.is_some() {
+        asked.groups = groups_of_daemon(entry);
+    }
+    looked((volume, question), &asked, patience)
+}
+
+/// The groups that a daemon was started with, and those after it will be: its user may be in a group that may read a device.
+fn groups_of_daemon(entry: &Entry) -> Vec<u32> {
+    let daemon = Server::of(entry).and_then(|server| server.pid());
+    let status = |pid| Process::new(pid).and_then(|process| process.status()).ok();
+    let status = daemon.or_else(|| supervisor(entry)).and_then(status);
+    let status = status.filter(|status| Some(status.ruid) == entry.user_id());
+    status.map_or_else(Vec::new, |status| status.groups)
+}
+
+fn looked(
+    (volume, question): (&Path, Question),
+    asked: &Asked<'_>,
+    patience: Duration,
+) -> Result<Option<String>, Errno> {
     // Nor is it the same once something else is mounted there.
     let table = super::table::read().unwrap_or_default();
     let below = table
@@ -240,11 +285,8 @@ pub fn look(
         .max_by_key(|entry| entry.target.as_os_str().len())
         .map(|entry| entry.device);
     let awaited = Awaited::of((volume, question as u8, device));
-    answer(
-        question.of(volume, &Asked::default()),
-        (geteuid().as_raw(), awaited),
-        patience,
-    )
+    let user = asked.user.map_or(geteuid().as_raw(), |(uid, _)| uid);
+    answer(question.of(volume, asked), (user, awaited), patience)
 }
 
 /// What a process of this user says; `None` if that takes longer than `patience`, or many have waited longer for the same.

@@ -6,6 +6,7 @@
 use crate::program;
 
 use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, eventually, quayfs};
+use quayfs_fs::volume::{Access, Volume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -203,6 +204,24 @@ fn a_mount_whose_media_do_not_answer_is_told() {
     eventually("the next daemon", || m.info()["pid"] != pid);
     m.umount();
     m.fsck();
+}
+
+/// Whose daemon has a volume in use is found by what daemons were started for.
+#[test]
+fn a_volume_is_told_though_that_of_another_daemon_does_not_answer() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(below(), "restart");
+    let other = Scene::in_memory();
+    let vol = other.vol().canonicalize().unwrap();
+    let open = Volume::open(&vol, Access::ReadWrite, Duration::ZERO).unwrap();
+    let mut mute = Mute::on(&m.0.dir().join("below"));
+    let told = quayfs(["status".as_ref(), vol.as_os_str()]);
+    assert!(mute.end(), "it waited: {told:?}");
+    assert!(told.code == 1 && told.out.contains("in use"), "{told:?}");
+    drop(open);
+    m.umount();
 }
 
 #[test]

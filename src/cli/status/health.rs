@@ -4,11 +4,14 @@ mod damage;
 mod room;
 mod unanswered;
 
+pub use unanswered::stored_by;
+
 use super::next::{is_beheaded, is_without_log};
 use super::report::{Report, State};
 use crate::cli::asking::UNLINKED;
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
+use crate::cli::media::without_commands;
 use crate::cli::units::{seconds_since, span};
 use serde::Serialize;
 use std::path::Path;
@@ -91,7 +94,12 @@ fn findings(r: &Report) -> Vec<Finding> {
 pub fn judge(r: &mut Report) {
     let all = findings(r);
     r.health = all.first().map(|f| f.0).unwrap_or_default();
-    r.reasons = all.iter().map(|f| f.2.clone()).collect();
+    // What another user's daemon says, and what is said of what it names, is no place for commands.
+    let said = |what: &String| match r.is_foreign {
+        true => without_commands(what),
+        false => what.clone(),
+    };
+    r.reasons = all.iter().map(|f| said(&f.2)).collect();
     r.todo = all.into_iter().map(|f| f.3).collect();
     let first = r.todo.iter().flatten().next().cloned();
     r.advice = first.or_else(|| r.advice.take());
@@ -161,7 +169,7 @@ fn read_only(r: &Report, why: &str) -> Finding {
 
 /// What to do about a mount that has failed.
 fn after_failure(r: &Report, why: &str) -> Option<String> {
-    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    let (mnt, volume) = (r.shown_mountpoint(), r.volume_to_name());
     // Of the volume itself that is no failure, unless its device ends too early: that says the same.
     let is_full = why.contains("No space left");
     // What has been answered since can be read as long as the daemon lives.
@@ -190,7 +198,7 @@ fn after_failure(r: &Report, why: &str) -> Option<String> {
 
 /// What to do about damaged metadata of a volume that is mounted.
 fn fsck_unmounted(r: &Report) -> String {
-    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    let (mnt, volume) = (r.shown_mountpoint(), r.volume_to_name());
     format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`")
 }
 

@@ -10,6 +10,7 @@ use quayfs_fs::volume::{
 use quayfs_shown::progress::Meter;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{Access, access};
@@ -60,10 +61,14 @@ pub fn hindrance(volume: &Path) -> Option<String> {
 fn unreadable(medium: &Path) -> Option<String> {
     match access(medium, Access::READ_OK) {
         Err(Errno::ACCESS) => {
-            let shown = quayfs_shown::argument(medium);
-            Some(format!(
-                "{shown}: permission denied: `chmod 600 {shown}`, if it is yours"
-            ))
+            let (shown, me) = (quayfs_shown::argument(medium), geteuid().as_raw());
+            let owner = fs::metadata(medium).map_or(me, |meta| meta.uid());
+            Some(match owner == me {
+                true => format!("{shown}: permission denied: `chmod 600 {shown}`"),
+                false => format!(
+                    "{shown}: permission denied: it belongs to user {owner}; `chown {me} {shown}` if it should be user {me}'s"
+                ),
+            })
         }
         _ => None,
     }

@@ -4,26 +4,25 @@ use super::below::Below;
 use super::full::{self, Obstacle};
 use super::health::{Health, judge};
 use super::logged::{Logged, is_shared};
-use super::next;
 pub use super::parts::{B, Daemon, Data, Errors, Inodes, Region, Scrub, Staged};
 use super::said::{daemon, data, data_file, errors, inodes, region, scrub, staged, uncommitted};
 use crate::cli::advice::advice;
 use crate::cli::asking;
 use crate::cli::draining::Closing;
 use crate::cli::handover::{MANAGER_GONE, SUPERVISOR_GONE};
-use crate::cli::unserved::{self, Unserved};
+use crate::cli::unserved;
 use crate::cli::{log, media};
 use crate::mount::server::Server;
 use crate::mount::superblock::{Elsewhere, Superblock, users_of};
-use crate::mount::table::{self, Entry};
 use quayfs_fs::uuid_text;
-use quayfs_fs::volume::{Glance, VolumeError, locate};
+use quayfs_fs::volume::{Glance, locate};
 use quayfs_layout::jsb::Mode;
-use rustix::process::geteuid;
 use serde::Serialize;
 use serde_json::Value;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+mod ahead;
+mod unserved_mount;
 
 /// Where a volume is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -103,10 +102,13 @@ pub struct Report {
     /// A daemon serves it, and no mount is in sight.
     #[serde(skip)]
     pub is_served: bool,
+    /// What is to put on the media what the last daemon had stored, while the mount is gone.
+    #[serde(skip)]
+    pub stored_by: Option<i32>,
     /// Where that is mounted: in another mount namespace.
     #[serde(skip)]
     pub elsewhere: Option<String>,
-    /// The daemon is neither this user's nor root's: what it names is put into no command.
+    /// The mount is neither this user's nor root's: what its daemon and its user name is put into no command.
     #[serde(skip)]
     pub is_foreign: bool,
     /// Room in the file system that files with holes lie on.
@@ -181,6 +183,7 @@ impl Report {
             data_file: None,
             is_foreign: false,
             is_served: false,
+            stored_by: None,
             elsewhere: None,
             below: None,
             is_region_file: None,
@@ -248,62 +251,6 @@ impl Report {
         r
     }
 
-    /// Adds whether another daemon could go on with the mount, and what room there is below, which takes a look at where the
-    /// media are.
-    pub fn look_ahead(mut self, entry: &Entry) -> Self {
-        if !entry.user_id().is_some_and(table::is_believed_at_once) {
-            self.distrust(entry);
-        }
-        let daemon = self.daemon.as_ref();
-        let pid = daemon.and_then(|daemon| i32::try_from(daemon.pid).ok());
-        let volume = PathBuf::from(&self.volume);
-        if !self.unlinked.is_empty() {
-            judge(&mut self);
-            return self;
-        }
-        // Of media that do not answer, the daemon knows more.
-        let ahead = media::ahead(pid, &volume);
-        if ahead.is_ok() && self.is_as_long_again() {
-            self.device_needs_bytes = None;
-        }
-        let hindrance = ahead.ok().flatten();
-        let goes_on = self.goes_on == Some(true);
-        if goes_on {
-            let server = Server::of(entry);
-            let pid = server.and_then(|server| server.pid());
-            self.stopped_supervisor = pid.and_then(unserved::stopped_parent);
-        }
-        // Without another daemon it is up to the user where the volume is at the next mount.
-        self.hindrance = hindrance.filter(|why| goes_on || next::is_beheaded(why));
-        let below = media::room_below(pid, &volume);
-        self.below = below.map(|below| below.used_by(entry.user_id() == Some(0)));
-        if self.needs_region() {
-            self.is_region_file = media::is_region_file(&volume);
-        }
-        judge(&mut self);
-        self
-    }
-
-    /// Takes back what would be put into commands by the word of the daemon of another user: that may be any program.
-    fn distrust(&mut self, entry: &Entry) {
-        self.is_foreign = true;
-        self.volume = entry.source.to_string_lossy().into_owned();
-        (self.data_file, self.device_needs_bytes) = (None, None);
-        let is_theirs = |log: &Logged| {
-            let meta = std::fs::symlink_metadata(&log.path);
-            meta.is_ok_and(|meta| Some(meta.uid()) == entry.user_id())
-        };
-        self.log = self.log.take().filter(is_theirs);
-    }
-
-    /// Whether the file of the data has the length by now that the daemon has missed: no command is to shorten it.
-    fn is_as_long_again(&self) -> bool {
-        let len = (self.data_file.as_ref()).and_then(|file| std::fs::metadata(file).ok());
-        let len = len.map(|meta| meta.len());
-        len.zip(self.device_needs_bytes)
-            .is_some_and(|(len, needs)| len >= needs)
-    }
-
     /// A volume that no mount in sight serves. `closing`: how the daemon is that closes it, if one does.
     pub fn at_rest(volume: &Glance, closing: Option<Closing>) -> Self {
         let state = match (volume.in_use, closing) {
@@ -357,6 +304,13 @@ impl Report {
         self
     }
 
+    /// Adds that its mount is gone, and that this process, which has started its daemons, still keeps it.
+    pub fn stored_by(mut self, supervisor: i32) -> Self {
+        self.stored_by = Some(supervisor);
+        judge(&mut self);
+        self
+    }
+
     /// A volume at this path that cannot even be looked at.
     pub fn unmountable(path: &Path, why: Obstacle) -> Self {
         let mut r = Self::empty(path.to_string_lossy().into_owned(), State::Unmounted);
@@ -387,45 +341,6 @@ impl Report {
         r
     }
 
-    /// A mount without an answer; `volume`: what is on the media, or why that cannot be told, if they answer.
-    /// `is_busy`: it worked all the same while it was asked.
-    pub fn unserved(
-        entry: &Entry,
-        (why, is_busy): (Unserved, bool),
-        volume: Option<Result<Glance, VolumeError>>,
-    ) -> Self {
-        let state = match why {
-            Unserved::Dead => State::Dead,
-            Unserved::Stopped => State::Stopped,
-            Unserved::Silent => State::Silent,
-            Unserved::Broken => State::Broken,
-        };
-        let mut r = Self::empty(entry.source.to_string_lossy().into_owned(), state);
-        r.mountpoint = Some(entry.target.to_string_lossy().into_owned());
-        let is_path = media::names_itself(Path::new(&entry.source));
-        let may_look = [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw()));
-        match volume {
-            Some(Ok(volume)) => {
-                r.know(&volume);
-                r.unmountable = before_next_mount(&volume, state);
-            }
-            // The next daemon waits for that. Other users may not be permitted to look.
-            Some(Err(why)) if may_look && is_path => {
-                r.unmountable = full::unopened_mounted(Path::new(&entry.source), &why);
-            }
-            Some(Err(_)) => {}
-            None => r.unmountable = Some(Obstacle::Silence),
-        }
-        if r.log.is_none() && is_path && r.unmountable != Some(Obstacle::Silence) {
-            r.read_log(Path::new(&entry.source));
-        }
-        r.daemon = unserved::daemon(entry);
-        r.is_busy = is_busy;
-        r.stopped_supervisor = unserved::stopped_supervisor(entry);
-        judge(&mut r);
-        r
-    }
-
     /// Adds what the media say.
     fn know(&mut self, volume: &Glance) {
         let label = String::from_utf8_lossy(&volume.config.label);
@@ -441,7 +356,10 @@ impl Report {
             Mode::Op => "op".into(),
             Mode::Commit => "commit".into(),
         });
-        self.read_log(&volume.path);
+        // That of another user is read where it is known whose it is.
+        if !self.is_foreign {
+            self.read_log(&volume.path);
+        }
     }
 
     fn read_log(&mut self, volume: &Path) {
@@ -462,17 +380,13 @@ impl Report {
     pub fn shown_volume(&self) -> String {
         quayfs_shown::argument(Path::new(&self.volume))
     }
-}
 
-/// What the next mount of a volume would meet whose daemon does not answer.
-fn before_next_mount(volume: &Glance, state: State) -> Option<Obstacle> {
-    match media::hindrance(&volume.path) {
-        Ok(Some(why)) if next::is_beheaded(&why) => Some(Obstacle::Damage(why)),
-        Ok(Some(why)) => Some(Obstacle::Other(why)),
-        // Nothing has it any more: its content can be looked at.
-        Ok(None) if state == State::Dead && !volume.in_use => full::status(&volume.path).1,
-        Ok(None) => None,
-        Err(media::Silent) => Some(Obstacle::Silence),
+    /// The volume as commands name it. A name that another user chose may be that of anything.
+    pub fn volume_to_name(&self) -> String {
+        match self.is_foreign {
+            true => "VOLUME".into(),
+            false => self.shown_volume(),
+        }
     }
 }
 

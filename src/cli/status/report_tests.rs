@@ -1,5 +1,7 @@
 use super::super::{All, SCHEMA};
 use super::*;
+use crate::mount::table::Entry;
+use rustix::process::geteuid;
 use serde_json::json;
 use std::collections::BTreeSet;
 

@@ -53,24 +53,33 @@ fn what_was_stored_goes_to_the_media_after_the_mount_is_gone() {
     if !can_be_root() {
         return;
     }
-    let (m, [dir, away]) = with_log_apart();
-    let last = daemon(&m);
-    let supervisor = parent(last);
-    fs::rename(&dir, &away).unwrap();
-    kill(last, "KILL");
-    // Not only without memory: its sockets go after that.
-    let process = Path::new("/proc").join(last.to_string());
-    eventually("it is gone", || !process.exists());
-    let run = quayfs(["umount", "-l", m.mnt().to_str().unwrap()]);
-    assert!(
-        run.code == 0 && run.err.contains("at most two minutes"),
-        "{run:?}"
-    );
-    fs::rename(&away, &dir).unwrap();
-    eventually("the supervisor ends", || !runs(supervisor));
-    m.mount("rw");
-    assert_eq!(fs::read(m.mnt().join("file")).unwrap(), b"content");
-    m.umount();
+    for (how, code) in [("-l", 0), ("--force", 32)] {
+        let (m, [dir, away]) = with_log_apart();
+        let last = daemon(&m);
+        let supervisor = parent(last);
+        fs::rename(&dir, &away).unwrap();
+        kill(last, "KILL");
+        // Not only without memory: its sockets go after that.
+        let process = Path::new("/proc").join(last.to_string());
+        eventually("it is gone", || !process.exists());
+        let run = quayfs(["umount", how, m.mnt().to_str().unwrap()]);
+        let named = format!("supervisor (process {supervisor})");
+        for about in ["at most two minutes", &named] {
+            assert!(run.code == code && run.err.contains(about), "{run:?}");
+        }
+        let vol = m.0.vol();
+        quayfs(["fsck".as_ref(), vol.as_os_str()]).fails(8, &named);
+        let status = quayfs(["status".as_ref(), vol.as_os_str()]);
+        assert!(
+            status.code == 1 && status.out.contains(&named) && !status.out.contains("fuser"),
+            "{status:?}"
+        );
+        fs::rename(&away, &dir).unwrap();
+        eventually("the supervisor ends", || !runs(supervisor));
+        m.mount("rw");
+        assert_eq!(fs::read(m.mnt().join("file")).unwrap(), b"content");
+        m.umount();
+    }
 }
 
 /// What no daemon can go on with is final: calls fail instead of waiting.

@@ -14,6 +14,11 @@ const USER: u32 = 65534;
 
 /// A mount of a user, by a program that belongs to that user.
 fn mounted() -> (Mounted, PathBuf) {
+    mounted_with(&[])
+}
+
+/// The same with these options.
+fn mounted_with(options: &[&str]) -> (Mounted, PathBuf) {
     let m = Mounted(Scene::in_memory());
     let program = copy(&m.0, "quayfs");
     let (vol, mnt) = (m.0.vol(), m.0.mnt());
@@ -22,7 +27,7 @@ fn mounted() -> (Mounted, PathBuf) {
         std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
     }
     let mut mount = as_their_user(&program);
-    mount.arg("mount").args([&vol, &mnt]);
+    mount.arg("mount").args([&vol, &mnt]).args(options);
     assert!(mount.finish().unwrap().success());
     (m, program)
 }
@@ -108,6 +113,121 @@ fn a_user_loses_no_mount_to_a_restart() {
         mode(0o700);
     }
     says("restart").ok();
+    m.umount();
+}
+
+/// What root says of a mount of the user whose next daemon could not go on: nothing is done, and no command is advised.
+#[track_caller]
+fn is_left_alone(m: &Mounted, about: &str) {
+    let old = daemon(m);
+    let status = quayfs(["status".as_ref(), m.mnt().as_os_str()]);
+    let words: Vec<_> = status.out.split_whitespace().collect();
+    let told = words.join(" ").contains(about);
+    assert!(status.code == 1 && told, "{status:?}");
+    let run = replace(m, &[]);
+    for said in [&status.out, &run.err] {
+        assert!(!said.contains("chmod") && !said.contains("chown"), "{said}");
+    }
+    run.fails(1, about);
+    assert_eq!(daemon(m), old);
+}
+
+/// The next daemon is the user's: what root can read does not count.
+#[test]
+fn root_ends_no_mount_of_a_user_by_a_restart() {
+    if !can_be_root() {
+        return;
+    }
+    let (m, _) = mounted();
+    let region = m.0.vol().join("pmem");
+    std::os::unix::fs::chown(&region, Some(0), Some(0)).unwrap();
+    is_left_alone(&m, "permission denied: it belongs to user 0");
+    std::os::unix::fs::chown(&region, Some(USER), Some(USER)).unwrap();
+    replace(&m, &[]).ok();
+    m.umount();
+}
+
+/// The name of a volume may be given to something else by its user.
+#[test]
+fn root_is_not_told_to_change_what_a_user_names() {
+    if !can_be_root() {
+        return;
+    }
+    let (m, _) = mounted();
+    let (vol, away) = (m.0.vol(), m.0.dir().join("away"));
+    let precious = m.0.dir().join("precious");
+    fs::write(&precious, "content").unwrap();
+    fs::set_permissions(&precious, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::rename(&vol, &away).unwrap();
+    symlink(&precious, &vol).unwrap();
+    is_left_alone(&m, "others have access to it");
+    fs::remove_file(&vol).unwrap();
+    fs::rename(&away, &vol).unwrap();
+    m.umount();
+}
+
+/// Nor is what has the name looked into that the mount table shows.
+#[test]
+fn root_is_not_told_to_repair_what_a_user_names() {
+    if !can_be_root() {
+        return;
+    }
+    let other = Scene::in_memory();
+    let theirs = other.vol().canonicalize().unwrap();
+    let theirs = theirs.to_str().unwrap();
+    let (m, _) = mounted_with(&["-o", &format!("norestart,fsname={theirs}")]);
+    let region = other.vol().join("pmem");
+    let region = File::options().write(true).open(region).unwrap();
+    // Damage, which a repair would mend.
+    region.write_all_at(&[0xff; 64], 512).unwrap();
+    let mnt = m.mnt();
+    let pid = daemon(&m);
+    kill(pid, "KILL");
+    let is_dead = || fs::read_dir(&mnt).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN));
+    eventually("it is dead", || as_user(USER, is_dead));
+    let status = quayfs(["status".as_ref(), mnt.as_os_str()]);
+    assert_eq!(status.code, 2, "{status:?}");
+    let commands = status.out.split('`').skip(1).step_by(2);
+    let named: Vec<_> = commands
+        .filter(|command| command.contains(theirs))
+        .collect();
+    assert!(named.is_empty(), "{status:?}");
+    let json = quayfs(["status".as_ref(), mnt.as_os_str(), "--json".as_ref()]).out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let volume = &json["volumes"][0];
+    assert!(
+        volume["uuid"].is_null() && volume["log"].is_null(),
+        "{volume}"
+    );
+    m.umount();
+}
+
+/// A directory that a group may enter is entered by daemons that are in the group.
+#[test]
+fn a_user_has_the_groups_of_the_last_daemon() {
+    if !can_be_root() {
+        return;
+    }
+    let scene = Scene::in_memory();
+    let program = copy(&scene, "quayfs");
+    let closed = scene.dir().join("closed");
+    fs::create_dir(&closed).unwrap();
+    let vol = closed.join("vol");
+    fs::rename(scene.vol(), &vol).unwrap();
+    for path in [&vol, &scene.mnt(), &vol.join("pmem"), &vol.join("data")] {
+        std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    std::os::unix::fs::chown(&closed, Some(0), Some(12345)).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o750)).unwrap();
+    fs::set_permissions(scene.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut mount = Command::new("setpriv");
+    mount.args(["--reuid=65534", "--regid=65534", "--groups=12345"]);
+    mount.args(["--inh-caps=+sys_admin", "--ambient-caps=+sys_admin"]);
+    mount.arg(&program).arg("mount").args([&vol, &scene.mnt()]);
+    assert!(mount.finish().unwrap().success());
+    let m = Mounted(scene);
+    quayfs(["status".as_ref(), m.mnt().as_os_str()]).ok();
+    replace(&m, &[]).ok();
     m.umount();
 }
 

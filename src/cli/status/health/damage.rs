@@ -61,7 +61,7 @@ fn mended(r: &Report) -> Option<String> {
 fn found_by_scrub(r: &Report, s: &Scrub) -> Finding {
     let mut what = format!("a scrub found damaged blocks or pages: {}", s.findings);
     if s.metadata > 0 {
-        let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+        let (mnt, volume) = (r.shown_mountpoint(), r.volume_to_name());
         what += &format!(", of metadata: {}", s.metadata);
         let todo = format!(
             "copy what is on {mnt} to another volume, since the next mount may be refused; then `quayfs umount {mnt}`, `quayfs fsck --repair --data {volume}`"
@@ -121,7 +121,7 @@ fn is_whole_again(r: &Report) -> bool {
 
 /// What only the log knows, of earlier mounts and of checks.
 fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
-    let volume = r.shown_volume();
+    let volume = r.volume_to_name();
     let found = match damage {
         Damage { structure: 1.., .. } => Some(format!(
             "the last check (`quayfs fsck`) has left findings: {}",

@@ -17,7 +17,7 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
     }
     let at = match r.mountpoint {
         Some(_) => r.shown_mountpoint(),
-        None => r.shown_volume(),
+        None => r.volume_to_name(),
     };
     let mut short = |what: &str, (used, total): (u64, u64), todo: &dyn Fn() -> String| {
         if r.is_nearly_full(used, total) {

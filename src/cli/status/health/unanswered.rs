@@ -7,7 +7,7 @@ use crate::cli::media::{PATIENCE, silence};
 
 /// Adds what is wrong, and what to do.
 pub fn of(r: &Report, all: &mut Vec<Finding>) {
-    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    let (mnt, volume) = (r.shown_mountpoint(), r.volume_to_name());
     match r.state {
         State::Mounted | State::Closing => {}
         State::Dead => dead(r, all),
@@ -51,6 +51,11 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
 
 /// A daemon serves it that is well, and no mount of it is in sight.
 fn in_use(r: &Report) -> Finding {
+    if let Some(pid) = r.stored_by {
+        let what = stored_by(pid);
+        let todo = "wait for that; its log says what is in the way, if anything is".into();
+        return (Health::Degraded, About::Service, what, Some(todo));
+    }
     let what = match (&r.daemon, &r.elsewhere) {
         (Some(daemon), Some(place)) => {
             format!("{place}: process {} still serves it", daemon.pid)
@@ -65,10 +70,19 @@ fn in_use(r: &Report) -> Finding {
         Some(_) => "unmount it there, or end what uses it".into(),
         None => format!(
             "`fuser -v {}` names it; a tree that was unmounted lazily ends with its last user",
-            r.shown_volume()
+            r.volume_to_name()
         ),
     };
     (Health::Degraded, About::Service, what, Some(todo))
+}
+
+/// What keeps a volume in use whose mount was taken away when it had no daemon.
+pub fn stored_by(supervisor: i32) -> String {
+    format!(
+        "in use by the supervisor (process {supervisor}) of its last mount, which was taken away when its daemon was dead: what \
+         that had stored is still to be put on the media, and the supervisor ends then, or after two minutes in which that \
+         cannot be done"
+    )
 }
 
 fn silent_media(r: &Report) -> String {
@@ -77,7 +91,7 @@ fn silent_media(r: &Report) -> String {
 
 /// Every call fails. What a mount would be refused for comes before that.
 fn dead(r: &Report, all: &mut Vec<Finding>) {
-    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    let (mnt, volume) = (r.shown_mountpoint(), r.volume_to_name());
     let again = format!("`quayfs umount {mnt}`, then mount again");
     let f = (Health::Failed, About::Service);
     let (why, todo) = match &r.unmountable {
@@ -157,7 +171,7 @@ fn silent(r: &Report, all: &mut Vec<Finding>) {
 }
 
 fn at_rest(r: &Report, all: &mut Vec<Finding>) {
-    let volume = r.shown_volume();
+    let volume = r.volume_to_name();
     if r.repairing {
         all.push((
             Health::Failed,
@@ -214,7 +228,7 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
 
 /// What mends a volume that is not mounted, or whether nothing does.
 pub fn mend(r: &Report) -> String {
-    let volume = r.shown_volume();
+    let volume = r.volume_to_name();
     if let Some(why) = failed_repair(r) {
         return format!(
             "the last `quayfs fsck --repair` has failed ({why}): remove the cause and try again, or make a new volume from a backup"
