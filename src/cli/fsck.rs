@@ -115,8 +115,8 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     }
     Ok(match report.outcome {
         Outcome::Clean => OK,
-        Outcome::Repaired => FSCK_REPAIRED,
-        Outcome::Left => FSCK_DAMAGE,
+        Outcome::Repaired if !report.has_lost_files() => FSCK_REPAIRED,
+        Outcome::Repaired | Outcome::Left => FSCK_DAMAGE,
     })
 }
 

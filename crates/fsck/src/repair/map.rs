@@ -42,6 +42,11 @@ impl<'m> Contents<'m> {
         })
     }
 
+    /// Whether its newest version is a staged one.
+    pub(super) fn is_staged(&self, lbn: Lbn) -> bool {
+        self.newest.contains_key(&lbn)
+    }
+
     fn payload_off(&self, slot: &LiveSlot) -> u64 {
         let g = &self.media.geo;
         let place = u64::from(slot.buffer) * g.slots_per_buffer + slot.pos % g.slots_per_buffer;

@@ -22,6 +22,15 @@ struct Nat {
     owners: FxHashMap<u64, u32>,
     /// Nodes whose entry says nothing that can be true.
     unknown: BTreeSet<u32>,
+    /// Nodes whose pages are lost: what these said is not known any more.
+    lost: BTreeSet<u32>,
+}
+
+impl Nat {
+    /// Whether the page of the bitmap at node `base` that has bit `n` is lost.
+    fn has_lost_bit(&self, base: u64, n: u64) -> bool {
+        self.lost.contains(&((base + n / BITS_PER_PAGE) as u32))
+    }
 }
 
 impl Repair<'_> {
@@ -42,8 +51,10 @@ impl Repair<'_> {
             nat.owners.remove(page);
             self.set(*id, None)?;
         }
+        self.log.gave_up_nodes |= !lost.is_empty();
+        nat.lost = lost.into_iter().map(|(id, _)| id).collect();
         if !nat.unknown.is_empty() {
-            self.find_pages(&nat)?;
+            self.find_pages(&mut nat)?;
         }
         Ok(())
     }
@@ -74,6 +85,7 @@ impl Repair<'_> {
         let mut nat = Nat {
             owners: FxHashMap::default(),
             unknown: BTreeSet::new(),
+            lost: BTreeSet::new(),
         };
         for id in 0..g.nat_entries as u32 {
             let off = g.nat_entry(id);
@@ -164,7 +176,7 @@ impl Repair<'_> {
         let what = match g.static_kind(id) {
             Some(NodeKind::Inodes) => {
                 let first = (u64::from(id) - g.inode_base) * INODES_PER_PAGE;
-                self.log.lost_inodes += INODES_PER_PAGE;
+                self.log.lose_page(first / INODES_PER_PAGE);
                 format!(
                     "node {id}: {why}; inodes {first} to {} are lost",
                     first + INODES_PER_PAGE - 1
@@ -204,7 +216,7 @@ impl Repair<'_> {
 
     /// Finds the pages of nodes whose entries are lost: the newest one that carries the node's id,
     /// unless the bitmaps say that the node does not exist.
-    fn find_pages(&mut self, nat: &Nat) -> Result<(), Failed> {
+    fn find_pages(&mut self, nat: &mut Nat) -> Result<(), Failed> {
         let (g, salt) = (self.media.geo, self.media.salt);
         let mut best: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for page in (0..g.node_pages).filter(|p| !nat.owners.contains_key(p)) {
@@ -219,11 +231,15 @@ impl Repair<'_> {
             }
         }
         // Bitmaps first: they are asked about the others.
-        for &id in &nat.unknown {
+        for id in std::mem::take(&mut nat.unknown) {
             let page = best.get(&id).map(|(_, page)| *page);
             let page = page.filter(|_| id != 0 && self.may_exist(id));
-            if page.is_none() && g.static_kind(id) == Some(NodeKind::Inodes) && self.may_exist(id) {
-                self.log.lost_inodes += INODES_PER_PAGE;
+            if page.is_none() && self.may_have_existed(id, nat) {
+                nat.lost.insert(id);
+                self.log.gave_up_nodes = true;
+                if g.static_kind(id) == Some(NodeKind::Inodes) {
+                    self.log.lose_page(u64::from(id) - g.inode_base);
+                }
             }
             self.set(id, page)?;
             let what = match page {
@@ -233,6 +249,22 @@ impl Repair<'_> {
             self.log.add(Area::Nat, what);
         }
         Ok(())
+    }
+
+    /// Whether a node of which nothing is left may have been one: a bitmap says so, or is lost as well.
+    fn may_have_existed(&self, id: u32, nat: &Nat) -> bool {
+        let g = &self.media.geo;
+        let n = u64::from(id);
+        let has_lost_bit = match g.static_kind(id) {
+            None if n >= g.dyn_base => nat.has_lost_bit(g.dyn_bitmap_base, n - g.dyn_base),
+            Some(NodeKind::Inodes) => {
+                let first = (n - g.inode_base) * INODES_PER_PAGE;
+                let mut all = first..first + INODES_PER_PAGE;
+                all.any(|ino| nat.has_lost_bit(g.ino_bitmap_base, ino))
+            }
+            _ => false,
+        };
+        id != 0 && (has_lost_bit || self.may_exist(id))
     }
 
     /// What the bitmaps say. The ids of bitmaps are smaller than the ids that they describe.

@@ -6,7 +6,8 @@ use std::fmt;
 use serde::Serialize;
 
 use quayfs_layout::Ino;
-use rustc_hash::FxHashMap;
+use quayfs_layout::node::INODES_PER_PAGE;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{Area, Finding, FsckReport, KEPT};
 
@@ -71,6 +72,8 @@ pub struct RepairReport {
     pub lost_limits: u64,
     /// Inodes that are lost. Of a page of the inode table all count, since nothing says which ones were in use.
     pub lost_inodes: u64,
+    /// Blocks that were in use and are freed, since nothing says any more which files had them.
+    pub unnamed_blocks: u64,
     /// Files and directories without a name that are in `/lost+found` now.
     pub rescued: u64,
     /// The check after the repair.
@@ -88,6 +91,7 @@ impl RepairReport {
         self.lost_attributes += log.lost_attributes;
         self.lost_limits += log.lost_limits;
         self.lost_inodes += log.lost_inodes;
+        self.unnamed_blocks += log.unnamed_blocks;
         self.rescued += log.rescued;
         for note in std::mem::take(&mut log.notes) {
             if !self.notes.contains(&note) {
@@ -122,17 +126,27 @@ impl RepairReport {
         let uncertain = some(self.uncertain_blocks, "block", "uncertain");
         // Of a page of the inode table all count, those that were free too.
         let lost = some(self.lost_inodes, "inode", "lost").map(|n| format!("up to {n}"));
+        let unnamed = some(
+            self.unnamed_blocks,
+            "block",
+            "freed that no file has any more",
+        );
         let rescued = some(self.rescued, "file", "in /lost+found");
         let older = "lost, and show older content if anything was staged there";
         let older = some(self.older_blocks, "slot", older);
         let bare = "without extended attributes";
         let bare = some(self.lost_attributes, "file", bare);
         let limits = some(self.lost_limits, "quota page", "without limits");
-        let all: Vec<String> = [blocks, uncertain, older, bare, limits, lost, rescued]
-            .into_iter()
-            .flatten()
-            .collect();
+        let all = [
+            blocks, uncertain, older, bare, limits, lost, unnamed, rescued,
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join(", "))
+    }
+
+    /// Whether files are lost, or may be: no later check finds anything of them.
+    pub fn has_lost_files(&self) -> bool {
+        self.lost_inodes > 0 || self.unnamed_blocks > 0
     }
 }
 
@@ -175,6 +189,17 @@ impl RepairReport {
     }
 }
 
+impl RepairReport {
+    fn tell_of_lost_files(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.has_lost_files() {
+            true => {
+                f.write_str("\nfiles are lost: compare with a backup, and put back what is missing")
+            }
+            false => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for RepairReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.tell_work(f)?;
@@ -187,12 +212,12 @@ impl fmt::Display for RepairReport {
                     Some(losses) => write!(f, "{found}, repaired with losses: {losses}")?,
                     None => write!(f, "{found}, all repaired")?,
                 }
-                match self.lost_blocks {
-                    0 => Ok(()),
-                    _ => f.write_str(
+                if self.lost_blocks > 0 {
+                    f.write_str(
                         "\nwhat these blocks had is nowhere else: write their files anew, from a backup, or remove them",
-                    ),
+                    )?;
                 }
+                self.tell_of_lost_files(f)
             }
             Outcome::Left => {
                 let (found, left) = (self.found, self.check.count());
@@ -211,6 +236,7 @@ impl fmt::Display for RepairReport {
                     write!(f, "\nlosses: {losses}")?;
                 }
                 let refuses = |finding: &Finding| finding.area == Area::Recovery;
+                self.tell_of_lost_files(f)?;
                 if self.check.is_unmountable {
                     f.write_str("\nit cannot be mounted: make a new volume from a backup")?;
                 } else if self.check.findings.iter().any(refuses) {
@@ -256,6 +282,13 @@ pub(super) struct Journal {
     pub(super) lost_limits: u64,
     /// Inodes that are lost.
     pub(super) lost_inodes: u64,
+    /// Pages of the inode table, and inodes in others, that are in this number.
+    lost_pages: FxHashSet<u64>,
+    lost_alone: FxHashSet<Ino>,
+    /// Something is lost that may have said what belongs to which file.
+    pub(super) gave_up_nodes: bool,
+    /// Blocks in use that nothing names any more.
+    pub(super) unnamed_blocks: u64,
     /// What has gone to `/lost+found`.
     pub(super) rescued: u64,
     /// Things done that concern no file, by area.
@@ -280,6 +313,21 @@ impl Journal {
             path: Some(path),
             ino: None,
         });
+    }
+
+    /// Page `n` of the inode table is lost.
+    pub(super) fn lose_page(&mut self, n: u64) {
+        if self.lost_pages.insert(n) {
+            self.lost_inodes += INODES_PER_PAGE;
+        }
+    }
+
+    /// An inode is lost, if it is not among those of a page.
+    pub(super) fn lose(&mut self, ino: Ino) {
+        let page = ino / INODES_PER_PAGE;
+        if !self.lost_pages.contains(&page) && self.lost_alone.insert(ino) {
+            self.lost_inodes += 1;
+        }
     }
 
     /// Something is not done. That alone is no reason for another pass.

@@ -10,6 +10,7 @@ mod dirs;
 mod files;
 mod gone;
 mod names;
+mod unnamed;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,6 +78,7 @@ impl Repair<'_> {
         tree.name_what_is_gone(&mut self.log);
         tree.names(&mut self.log);
         tree.find_unfinished();
+        tree.count_what_is_unnamed(&mut self.log);
         self.write(&mut tree)?;
         Ok(tree)
     }
@@ -165,7 +167,7 @@ impl<'m> Tree<'m> {
             if !matches!(i.kind() >> 12, 1 | 2 | 4 | 6 | 8 | 10 | 12) {
                 let what = format_args!("inode {ino}: has no file type, removed");
                 log.add(Area::Inode, what);
-                log.lost_inodes += 1;
+                log.lose(ino);
                 self.inodes.remove(&ino);
                 continue;
             }
@@ -200,6 +202,7 @@ impl<'m> Tree<'m> {
         }
         self.inodes.insert(ROOT, directory(0o755));
         log.add(Area::Links, "the root directory is made anew");
+        log.lose(ROOT);
         true
     }
 
@@ -220,7 +223,7 @@ impl<'m> Tree<'m> {
                     ino,
                     "its target is lost; the link is removed",
                 );
-                log.lost_inodes += 1;
+                log.lose(ino);
                 self.inodes.remove(&ino);
                 continue;
             };

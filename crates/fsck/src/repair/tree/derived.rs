@@ -18,7 +18,7 @@ use crate::quotas;
 pub(super) type Pages = BTreeMap<u32, PageBytes>;
 
 impl Tree<'_> {
-    fn there(&self, id: u32) -> Option<PageBytes> {
+    pub(super) fn there(&self, id: u32) -> Option<PageBytes> {
         match self.pages.read(id) {
             Got::Page(page) => Some(page),
             Got::Damaged | Got::Missing => None,

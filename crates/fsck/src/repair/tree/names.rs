@@ -70,6 +70,9 @@ impl Tree<'_> {
                     Some(_) if e.ino == ROOT => "it names the root directory",
                     Some(_) => return true,
                 };
+                if !kinds.contains_key(&e.ino) {
+                    log.lose(e.ino);
+                }
                 let name = String::from_utf8_lossy(&e.name);
                 log.of(
                     Area::Directory,

@@ -124,7 +124,7 @@ impl Tree<'_> {
     }
 
     /// Nodes that nothing needs.
-    fn unneeded(&self) -> Vec<u32> {
+    pub(super) fn unneeded(&self) -> Vec<u32> {
         let dynamic = self.pages.exists.iter();
         let dynamic = dynamic.filter(|id| *id >= self.media.geo.dyn_base);
         let dynamic = dynamic.map(|id| id as u32);
