@@ -146,6 +146,41 @@ fn heads_of_the_log_that_are_lost_are_told_and_written_again() {
     m.fsck();
 }
 
+/// What is advised first costs nothing: the daemon has the tables in memory, whatever is where they were.
+#[test]
+fn tables_that_are_lost_under_a_mount_are_written_again() {
+    if !can_mount() {
+        return;
+    }
+    let scene = Scene::new();
+    in_one_file(&scene);
+    let m = Mounted::on(scene, "norestart");
+    let (vol, mnt) = (m.0.vol(), m.mnt());
+    fs::write(mnt.join("file"), b"content").unwrap();
+    let mut other = [0; 12288];
+    other[..4].copy_from_slice(b"XFSB");
+    let medium = writable(&vol);
+    medium.write_all_at(&other, 0).unwrap();
+    medium.sync_all().unwrap();
+    let (code, told) = status(&mnt);
+    assert_eq!(code, 1, "{told}");
+    let why = told["reasons"][0].as_str().unwrap();
+    assert!(why.ends_with("what is there now is xfs data"), "{why}");
+    let todo = told["advice"].as_str().unwrap();
+    assert!(
+        todo.starts_with("`quayfs scrub ") && todo.contains("`wipefs --all --force "),
+        "{todo}"
+    );
+    assert_eq!(run("scrub", &mnt, &[]).code, 0);
+    let (_, told) = status(&mnt);
+    assert!(!told["reasons"].to_string().contains("tables"), "{told}");
+    m.umount();
+    assert_eq!(run("fsck", &vol, &["--data"]).code, 0);
+    m.mount("norestart");
+    assert_eq!(fs::read(mnt.join("file")).unwrap(), b"content");
+    m.umount();
+}
+
 /// Of a dead mount, what makes the next one possible is the first advice.
 #[test]
 fn a_dead_mount_is_told_what_the_next_one_needs() {

@@ -27,7 +27,7 @@ use quayfs_layout::config::ConfigTable;
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region, Replayed};
 use quayfs_restart::Postings;
 
-pub use backup::{Beheaded, beheaded, refusal, store as store_backup, superblock};
+pub use backup::{Beheaded, beheaded, occupant, refusal, store as store_backup, superblock};
 pub use below::below;
 pub use error::VolumeError;
 pub use exposure::{exposure, is_only_readable, openness};

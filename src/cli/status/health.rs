@@ -6,7 +6,7 @@ mod unanswered;
 
 pub use unanswered::stored_by;
 
-use super::next::{is_beheaded, is_without_log};
+use super::next::{is_beheaded, is_taken, is_without_log};
 use super::report::{Report, State};
 use crate::cli::asking::UNLINKED;
 use crate::cli::exit;
@@ -261,10 +261,7 @@ fn continuity(r: &Report, all: &mut Vec<Finding>) {
             false if is_without_log(why) => format!(
                 "`quayfs scrub {mnt}`: until then, what the last commits had is lost with the daemon"
             ),
-            true => format!(
-                "copy what is on {mnt} to another volume, since the next mount is refused; then {}, which puts the tables back",
-                fsck_unmounted(r)
-            ),
+            true => beheaded(r, why),
             false => {
                 "put this right while the daemon still runs: neither another daemon nor the next mount could go on as it is".into()
             }
@@ -291,6 +288,27 @@ fn continuity(r: &Report, all: &mut Vec<Finding>) {
     }
 }
 
+/// What to do about a volume that is mounted and whose beginning was overwritten. What the daemon has in memory of a region on a
+/// disk, the tables among it, a scrub writes again; what else was there may be lost.
+fn beheaded(r: &Report, why: &str) -> String {
+    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    let scrub = match r.backend.as_deref() == Some("file") && !r.has_failed {
+        true => format!(
+            "`quayfs scrub {mnt}` writes the tables again from the memory of the daemon, and says what else is damaged; if it does \
+             not help, "
+        ),
+        false => String::new(),
+    };
+    let wipe = match is_taken(why) {
+        true => format!("`wipefs --all --force {volume}`, "),
+        false => String::new(),
+    };
+    format!(
+        "{scrub}copy what is on {mnt} to another volume, since the next mount is refused, and what was overwritten behind the \
+         tables may be lost; then `quayfs umount {mnt}`, {wipe}`quayfs fsck --repair --data {volume}`, which looks for a copy of the tables"
+    )
+}
+
 /// What to say of a daemon of this mount that has died, where that was lately.
 fn death(r: &Report) -> Option<String> {
     let daemon = r.daemon.as_ref()?;
@@ -312,6 +330,9 @@ fn death(r: &Report) -> Option<String> {
     ))
 }
 
+#[cfg(test)]
+#[path = "advice_tests.rs"]
+mod advice_tests;
 #[cfg(test)]
 #[path = "health_tests.rs"]
 mod tests;

@@ -6,8 +6,9 @@
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -38,6 +39,8 @@ const MENDED: &str = ": they are written again";
 const OF_PLACE: [&str; 2] = ["cannot mount on ", "fusermount3: "];
 /// Where logs of devices lie, which take names again, and of volumes whose place is gone.
 const SHARED: &str = "/var/log";
+/// Why a log cannot be read that does not exist.
+const ABSENT: &str = "there is none";
 /// Begins a line about a repair.
 const REPAIR: &str = "repair: ";
 /// Begins a line that names the volume that those after it are about.
@@ -91,6 +94,9 @@ pub struct Logged {
     /// The last line was about a repair: what follows is its check.
     #[serde(skip)]
     pub repaired: bool,
+    /// The daemon cannot write it: it is another user's.
+    #[serde(skip)]
+    pub is_others_file: bool,
     /// The lines are about another volume: one that was there before, or in a device of that name.
     #[serde(skip)]
     pub others: bool,
@@ -262,6 +268,18 @@ impl Logged {
         logged
     }
 
+    /// Whether there is one, and this user cannot read it.
+    pub fn is_hidden(&self) -> bool {
+        self.unreadable.as_deref().is_some_and(|why| why != ABSENT)
+    }
+
+    /// Takes down whether the daemon of this user can write it.
+    pub fn written_by(&mut self, user: Option<u32>) {
+        let meta = std::fs::symlink_metadata(&self.path);
+        let is_theirs = |meta: &Metadata| user.is_none_or(|user| [0, meta.uid()].contains(&user));
+        self.is_others_file = meta.is_ok_and(|meta| !is_theirs(&meta));
+    }
+
     fn take(&mut self, text: &str, uuid: Option<&str>) {
         for line in text.lines() {
             let Some((time, rest)) = line.trim_start().split_once(' ') else {
@@ -351,7 +369,7 @@ impl Logged {
 /// Why a log cannot be read.
 fn unreadable(e: &std::io::Error) -> String {
     match e.kind() {
-        ErrorKind::NotFound => "there is none".into(),
+        ErrorKind::NotFound => ABSENT.into(),
         ErrorKind::PermissionDenied => {
             "only root, and the user whose daemon writes it, may read it".into()
         }

@@ -10,8 +10,8 @@ use quayfs_fs::volume::{
 use quayfs_shown::progress::Meter;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
@@ -25,6 +25,8 @@ const TABLES_LOST: &str = "both configuration tables at its beginning are overwr
 /// What has become of one without which no batch of the log counts.
 const LOG_LOST: &str =
     "both heads of its batch log are damaged, which `quayfs scrub` of the mount writes again";
+/// Goes before what is there instead.
+const THERE_IS: &str = ", and what is there now is ";
 
 /// Why it could not open it, as far as the names and owners of the media tell, and what has hit their beginning.
 ///
@@ -74,6 +76,22 @@ fn unreadable(medium: &Path) -> Option<String> {
     }
 }
 
+/// The part of a volume that nobody can write to: its device, or the file system that it lies on.
+pub fn write_protected(volume: &Path) -> Option<PathBuf> {
+    let place = locate(volume).ok()?;
+    [place.pmem, place.data].into_iter().find(|part| {
+        let is_block = |meta: &fs::Metadata| meta.file_type().is_block_device();
+        match fs::metadata(part).ok().filter(is_block) {
+            Some(meta) => {
+                let (major, minor) = (libc::major(meta.rdev()), libc::minor(meta.rdev()));
+                let says = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+                says.is_ok_and(|says| says.trim() == "1")
+            }
+            None => access(part, Access::WRITE_OK) == Err(Errno::ROFS),
+        }
+    })
+}
+
 /// That this user does not get to the volume any more. Root gets everywhere, or is not told by this.
 fn forbidden(why: &VolumeError) -> Option<String> {
     let is_it = matches!(why, VolumeError::Unreachable { why, .. } if why.starts_with(DENIED));
@@ -82,13 +100,26 @@ fn forbidden(why: &VolumeError) -> Option<String> {
 
 /// Whether what is said to be in the way is that a volume has lost its tables: a repair puts them back.
 pub fn is_beheaded(why: &str) -> bool {
-    why.ends_with(TABLES_LOST)
+    why.contains(TABLES_LOST)
+}
+
+/// Whether there is something where they were that a repair does not overwrite.
+pub fn is_taken(why: &str) -> bool {
+    is_beheaded(why) && why.contains(THERE_IS)
 }
 
 /// What to say where a volume that was there has no configuration table any more.
 fn lost_tables(volume: &Path) -> Option<String> {
     let why = config_of(volume).err()?;
-    has_lost_its_beginning(&why).then(|| without_tables(volume))
+    if !has_lost_its_beginning(&why) {
+        return None;
+    }
+    let region = locate(volume).map_or(volume.to_path_buf(), |place| place.pmem);
+    let what = without_tables(volume);
+    Some(match volume::occupant(&region) {
+        Some(other) => format!("{what}{THERE_IS}{other} data"),
+        None => what,
+    })
 }
 
 /// Whether what is said to be in the way is that a volume has lost its log: a mounted one writes it again.

@@ -251,6 +251,7 @@ fn scrub(r: &Report) -> String {
         Some(s) if s.state != "never" => this_mounts(s),
         _ => match (logged, &r.log) {
             (Some(line), _) => format!("{}: {}", ago(line.time), logged_scrub(&line.what)),
+            (None, Some(log)) if log.is_hidden() => "unknown: the log cannot be read".into(),
             (None, Some(_)) => "never, as far as the log goes".into(),
             (None, None) => "unknown: the log was not looked at".into(),
         },
@@ -335,6 +336,9 @@ fn errors(r: &Report) -> String {
             )
         }
         (_, Some(_)) => format!("{said}{} in {}", log.errors, log.path),
+        (Some(why), None) if log.is_hidden() => {
+            format!("{said}the log {} cannot be read: {why}", log.path)
+        }
         (Some(why), None) => format!("{said}no log: {} ({why})", log.path),
         (None, None) => format!("{said}none in {}", log.path),
     }

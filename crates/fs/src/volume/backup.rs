@@ -221,6 +221,11 @@ pub(super) fn refuse_others(region: &Region, pmem: &Path) -> Result<(), VolumeEr
     }
 }
 
+/// What is where the region of a volume begins, if something is that is none of it: `ext4`. It is not overwritten by a repair.
+pub fn occupant(pmem: &Path) -> Option<&'static str> {
+    probe_other(pmem).ok().flatten()
+}
+
 fn refuse_what_is_there(pmem: &Path) -> Result<(), VolumeError> {
     let Ok(Some(what)) = probe_other(pmem) else {
         return Ok(());

@@ -8,7 +8,6 @@ use std::path::Path;
 
 /// Adds what is damaged or lost, and what to do.
 pub fn of(r: &Report, all: &mut Vec<Finding>) {
-    let mnt = r.shown_mountpoint();
     let damaged = r.scrub.as_ref().filter(|s| s.findings > 0);
     let d = (Health::Degraded, About::Damage);
     if let Some(why) = &r.passed_over {
@@ -24,7 +23,7 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
         let what = format!("{reads} failed: blocks that are lost or unreadable");
         let todo = match damaged {
             Some(_) => None,
-            None => Some(format!("`quayfs scrub {mnt}` names all damaged files")),
+            None => Some(format!("{} names all damaged files", scrub(r))),
         };
         all.push((d.0, d.1, what, todo));
     }
@@ -36,6 +35,14 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
         );
         let todo = "look at the disk (`dmesg`, `smartctl`); this notice goes away when a scrub finds nothing";
         all.push((d.0, d.1, what, Some(todo.into())));
+    }
+    if let Some(log) = r.log.as_ref().filter(|log| log.is_others_file) {
+        let shown = quayfs_shown::argument(Path::new(&log.path));
+        let what = format!(
+            "the log {shown} belongs to another user than the daemon: what it says is lost"
+        );
+        let todo = "move the file away, or give it to the user of the daemon (`chown`)".to_string();
+        all.push((Health::Degraded, About::Past, what, Some(todo)));
     }
     if let Some(log) = &r.log {
         earlier(r, log.damage, all);
@@ -119,6 +126,18 @@ fn is_whole_again(r: &Report) -> bool {
         .is_some_and(|ended| ended > last)
 }
 
+/// The scrub that can be made: a mount that has failed refuses it.
+fn scrub(r: &Report) -> String {
+    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    match &r.mountpoint {
+        Some(_) if r.has_failed => {
+            format!("`quayfs umount {mnt}`, then `quayfs scrub {volume}`")
+        }
+        Some(_) => format!("`quayfs scrub {mnt}`"),
+        None => format!("`quayfs scrub {volume}`"),
+    }
+}
+
 /// What only the log knows, of earlier mounts and of checks.
 fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
     let volume = r.volume_to_name();
@@ -142,27 +161,25 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
         all.push((Health::Degraded, About::Damage, what, Some(todo)));
     }
     // What has been found by this mount is newer.
-    let at = match (&r.scrub, &r.mountpoint) {
-        (Some(s), _) if s.findings > 0 || s.state == "finished" => return,
-        (_, Some(_)) => r.shown_mountpoint(),
-        (_, None) => volume,
-    };
+    if r.scrub
+        .as_ref()
+        .is_some_and(|s| s.findings > 0 || s.state == "finished")
+    {
+        return;
+    }
+    let scrub = scrub(r);
     if damage.blocks > 0 {
         let n = damage.blocks;
         let what = format!("the last scrub or check in the log found damaged blocks or pages: {n}");
-        let mend = match &r.mountpoint {
-            Some(_) => fsck_unmounted(r),
-            None => unanswered::mend(r),
-        };
         let todo = format!(
-            "{mend}; what is damaged after that is in no other place: `quayfs scrub {at}` names the files to restore from a backup or remove, and \
-             this notice goes away when it finds nothing"
+            "{scrub} names the files: restore them from a backup, or remove them (`quayfs fsck --repair --data {volume}`, unmounted, heals \
+             blocks of which one bit has changed); this notice goes away when a scrub finds nothing"
         );
         all.push((Health::Degraded, About::Damage, what, Some(todo)));
     } else if damage.reads && r.errors.reads == 0 {
         let what = "reads of files have failed, as the log tells, and nothing has read everything since: blocks that are lost or unreadable";
         let todo = format!(
-            "`quayfs scrub {at}` names all damaged files; this notice goes away when a scrub finds nothing"
+            "{scrub} names all damaged files; this notice goes away when a scrub finds nothing"
         );
         all.push((Health::Degraded, About::Damage, what.into(), Some(todo)));
     }
@@ -171,9 +188,7 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
             Health::Degraded,
             About::Media,
             "the log tells of a data device that was cut short: what lay at its end is lost".into(),
-            Some(format!(
-                "`quayfs scrub {at}` names the files that it concerns"
-            )),
+            Some(format!("{scrub} names the files that it concerns")),
         ));
     }
 }

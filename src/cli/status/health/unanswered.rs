@@ -4,6 +4,8 @@ use super::super::full::Obstacle;
 use super::super::report::{Report, State};
 use super::{About, Finding, Health, fsck_unmounted};
 use crate::cli::media::{PATIENCE, silence};
+use crate::cli::status::next::write_protected;
+use std::path::{Path, PathBuf};
 
 /// Adds what is wrong, and what to do.
 pub fn of(r: &Report, all: &mut Vec<Finding>) {
@@ -220,10 +222,34 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
         ));
     } else if r.clean == Some(false) {
         // What a check has found comes first.
-        let todo = (!is_damaged(r)).then(|| "mount it: that recovers what was durable".into());
-        let what = "not unmounted cleanly".into();
-        all.push((Health::Degraded, About::NotClosed, what, todo));
+        all.push(not_closed(r, write_protected(Path::new(&r.volume))));
     }
+}
+
+/// A volume that is to be recovered. `protected`: the part of it that cannot be written.
+pub(super) fn not_closed(r: &Report, protected: Option<PathBuf>) -> Finding {
+    let (mut what, mount) = (
+        "not unmounted cleanly".to_string(),
+        "mount it: that recovers what was durable",
+    );
+    let todo = match protected {
+        Some(part) => {
+            let shown = quayfs_shown::argument(&part);
+            what += &format!(
+                ", and {shown} is write-protected: a mount is read-only, and recovers nothing for good"
+            );
+            match part.starts_with("/dev/") {
+                true => {
+                    format!("make the device writable (`blockdev --setrw {shown}`), then {mount}")
+                }
+                false => format!("make it writable, then {mount}"),
+            }
+        }
+        None => mount.into(),
+    };
+    // What a check has found comes first.
+    let todo = (!is_damaged(r)).then_some(todo);
+    (Health::Degraded, About::NotClosed, what, todo)
 }
 
 /// What mends a volume that is not mounted, or whether nothing does.
@@ -236,6 +262,11 @@ pub fn mend(r: &Report) -> String {
     }
     match (r.log.as_ref()).is_some_and(|log| log.damage.beyond_repair) {
         true => "a repair could not mend it: make a new volume from a backup".into(),
+        // What the journal had is on the device by now, but for an unmount with `--no-drain`.
+        false if r.clean == Some(true) => format!(
+            "`quayfs fsck --repair {volume}`; since it was unmounted, damage to the journal mostly costs nothing; what else cannot be \
+             mended has to come from a backup"
+        ),
         false => format!(
             "`quayfs fsck --repair {volume}`; what it cannot mend has to come from a backup"
         ),

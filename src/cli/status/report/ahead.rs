@@ -24,6 +24,9 @@ impl Report {
             judge(&mut self);
             return self;
         }
+        if let Some(log) = &mut self.log {
+            log.written_by(entry.user_id());
+        }
         // Of media that do not answer, the daemon knows more.
         let ahead = media::ahead(entry, pid, &volume);
         if ahead.is_ok() && self.is_as_long_again() {
@@ -37,7 +40,8 @@ impl Report {
             self.stopped_supervisor = pid.and_then(unserved::stopped_parent);
         }
         // Without another daemon it is up to the user where the volume is at the next mount.
-        self.hindrance = hindrance.filter(|why| goes_on || next::is_beheaded(why));
+        let of_volume = |why: &str| next::is_beheaded(why) || next::is_without_log(why);
+        self.hindrance = hindrance.filter(|why| goes_on || of_volume(why));
         let below = media::room_below(entry, pid, &volume);
         self.below = below.map(|below| below.used_by(entry.user_id() == Some(0)));
         if self.needs_region() {
