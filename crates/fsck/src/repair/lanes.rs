@@ -134,7 +134,8 @@ impl Repair<'_> {
             let what = match kind {
                 SlotDamage::CommittedWord => {
                     let word = committed_salt(salt, buffer, index);
-                    let valid = |w| SeqWord::decode(w, word).is_some();
+                    let last = self.last_number(scan);
+                    let valid = |w| SeqWord::decode(w, word).is_some_and(|seq| seq <= last);
                     if self.heal_word(off + COMMITTED_OFFSET, valid)? {
                         format!("{at}: the committed word is healed")
                     } else {
@@ -159,6 +160,11 @@ impl Repair<'_> {
                         format!("{at}: the header is lost; {lost}")
                     }
                 }
+                SlotDamage::LostRecord if self.has_no_such_number(scan, buffer, index) => {
+                    self.give_up_slot(buffer, index)?;
+                    let lost = self.count_slot(scan);
+                    format!("{at}: no record has had its number; {lost}")
+                }
                 // Recovery sees to these.
                 SlotDamage::LostRecord | SlotDamage::NamedTwice | SlotDamage::NoSuchBuffer => {
                     continue;
@@ -167,6 +173,21 @@ impl Repair<'_> {
             self.log.add(Area::Journal, what);
         }
         Ok(())
+    }
+
+    /// No record can have a higher number: those that are not digested lie in the lanes, one line each at least.
+    fn last_number(&self, scan: &Scan) -> u64 {
+        let g = &self.media.geo;
+        scan.digested + g.buffers * (g.lane_bytes / LINE as u64)
+    }
+
+    /// Whether a committed word passes its check by chance, as one of 65536 words of garbage does: recovery would go on with
+    /// its number, behind which there may be none left.
+    fn has_no_such_number(&self, scan: &Scan, buffer: u16, index: u64) -> bool {
+        let off = self.slot_off(buffer, index) + COMMITTED_OFFSET;
+        let salt = committed_salt(self.media.salt, buffer, index);
+        let seq = SeqWord::decode(self.media.region.load_u64(off), salt);
+        seq.is_some_and(|seq| seq > self.last_number(scan))
     }
 
     /// Committed words of slots for which a record vouches: recovery writes them again.

@@ -1,8 +1,10 @@
 //! A repair says so where files are lost, whatever the evidence that is left of them.
 
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_layout::jsb::{MAX_NUMBER, SeqWord, committed_salt};
 use quayfs_layout::node::{self, BITS_PER_PAGE};
-use quayfs_layout::{BLOCK, Ino};
+use quayfs_layout::slot::COMMITTED_OFFSET;
+use quayfs_layout::{BLOCK, Ino, LINE};
 
 use super::support::{BY, Disk};
 use crate::FsckOptions;
@@ -162,4 +164,24 @@ fn bitmaps_cost_nothing() {
     );
     let report = repair(&disk);
     assert_eq!(report.losses(), None, "{report}");
+}
+
+/// Among garbage some committed words pass their check, as they are or with one bit changed. Recovery would go on with
+/// their numbers.
+#[test]
+fn slots_that_pass_by_chance_end_no_volume() {
+    let (disk, _) = with_files();
+    let (g, salt) = (*disk.geo(), disk.salt());
+    let len = g.buffers * g.slots_per_buffer * LINE as u64;
+    disk.region.write(g.slot_hdr_off, &vec![0xe5; len as usize]);
+    let word = SeqWord::encode(MAX_NUMBER - 1, committed_salt(salt, 0, 7));
+    for (index, flip) in [(7, 0), (7, 1 << 3)] {
+        let off = g.slot_hdr_off + index * LINE as u64 + COMMITTED_OFFSET;
+        disk.region.store_u64(off, word ^ flip);
+        let report = repair(&disk);
+        assert_eq!(report.losses(), None, "{report}");
+    }
+    let fs = disk.mount();
+    assert!(fs.lookup(ROOT, b"file 3").is_ok());
+    fs.shutdown().unwrap();
 }
