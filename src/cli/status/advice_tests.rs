@@ -92,8 +92,10 @@ fn a_device_that_cannot_be_written_is_told_before_a_mount_that_recovers() {
 #[test]
 fn a_log_that_cannot_be_used_is_told() {
     let mut r = sample();
-    let mut log = Logged::default();
-    log.is_others_file = true;
+    let log = Logged {
+        is_others_file: true,
+        ..Logged::default()
+    };
     (r.scrub, r.log) = (None, Some(log));
     judge(&mut r);
     assert_eq!(r.health, Health::Degraded);
