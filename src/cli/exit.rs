@@ -33,9 +33,9 @@ pub const MOUNT_USAGE: u8 = 1;
 pub const MOUNT_FAILED: u8 = 32;
 /// A daemon that was to go on with a mount: it cannot now, and another one may; or it has left the mount to another one.
 pub const NOT_NOW: u8 = 75;
-/// `fsck --repair`: damage was found and repaired, as of fsck(8).
+/// `fsck --repair`: damage was found and repaired, and nothing is lost, as of fsck(8).
 pub const FSCK_REPAIRED: u8 = 1;
-/// `fsck`: damage was found and is still there, as of fsck(8).
+/// `fsck`: damage was found and is still there, or a repair could not keep everything, as of fsck(8).
 pub const FSCK_DAMAGE: u8 = 4;
 /// `fsck`: could not check, as of fsck(8).
 pub const FSCK_FAILED: u8 = 8;

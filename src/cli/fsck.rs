@@ -115,7 +115,8 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     }
     Ok(match report.outcome {
         Outcome::Clean => OK,
-        Outcome::Repaired if !report.has_lost_files() => FSCK_REPAIRED,
+        Outcome::Repaired if report.losses().is_none() => FSCK_REPAIRED,
+        // As with damage that is left, somebody has to see to it.
         Outcome::Repaired | Outcome::Left => FSCK_DAMAGE,
     })
 }

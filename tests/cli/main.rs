@@ -3,6 +3,7 @@
 mod changing;
 mod copies;
 mod copies_believed;
+mod lost;
 #[path = "../program/mod.rs"]
 mod program;
 mod words;

@@ -169,6 +169,14 @@ fn a_damaged_head_costs_nothing_and_two_are_said() {
         "{report}"
     );
     has(&mount(&path, Access::ReadOnly), 0..20);
+    let copy = path.with_extension("copy");
+    std::fs::copy(&path, &copy).expect("a copy");
+    for (found, outcome) in [(1, Outcome::Repaired), (0, Outcome::Clean)] {
+        let report = repair(&copy, &FsckOptions::default(), &Default::default()).expect("a repair");
+        assert_eq!((report.found, report.outcome), (found, outcome), "{report}");
+        assert_eq!((report.done.len() as u64, report.losses()), (found, None));
+    }
+    has(&mount(&copy, Access::ReadOnly), 0..20);
 
     overwrite(&path, log.off + HEADS[1], 512);
     let refused = Volume::open(&path, Access::ReadWrite, Duration::ZERO).err();
@@ -183,11 +191,23 @@ fn a_damaged_head_costs_nothing_and_two_are_said() {
     );
     let report = repair(&path, &FsckOptions::default(), &Default::default()).expect("a repair");
     assert_eq!(report.outcome, Outcome::Repaired);
+    assert!(report.lost_commits && report.losses().is_some(), "{report}");
     is_clean(&path);
     let fs = mount(&path, Access::ReadWrite);
     make(&fs, 100..110);
     fs.shutdown().expect("unmount");
     drop(fs);
+    is_clean(&path);
+    has(&mount(&path, Access::ReadOnly), 100..110);
+
+    // An unmount has left nothing that could be lost.
+    overwrite(&path, log.off + HEADS[0], 8192);
+    let report = repair(&path, &FsckOptions::default(), &Default::default()).expect("a repair");
+    assert_eq!(
+        (report.outcome, report.losses()),
+        (Outcome::Repaired, None),
+        "{report}"
+    );
     is_clean(&path);
     has(&mount(&path, Access::ReadOnly), 100..110);
 
@@ -198,4 +218,27 @@ fn a_damaged_head_costs_nothing_and_two_are_said() {
         "{report}"
     );
     has(&mount(&path, Access::ReadWrite), 100..110);
+}
+
+/// Files that are at home and blocks that are not: none reads as what it was not.
+#[test]
+fn without_its_log_a_volume_tells_no_lies() {
+    let (_dir, path) = cut(400);
+    let log = log_of(&path);
+    overwrite(&path, log.off, log.len as usize);
+    let report = repair(&path, &FsckOptions::default(), &Default::default()).expect("a repair");
+    assert!(report.lost_commits, "{report}");
+    let named = |key: usize| {
+        let path = format!("/file-{key:04}");
+        report.done.iter().any(|d| d.path.as_deref() == Some(&path))
+    };
+    let fs = mount(&path, Access::ReadOnly);
+    for key in 0..400 {
+        let Ok(found) = fs.lookup(ROOT, &name(key)) else {
+            continue;
+        };
+        let is = fs.read(found.ino, 0, 9000);
+        let lies = is.is_ok_and(|is| is != content(key));
+        assert!(!lies || named(key), "{key}: {report}");
+    }
 }

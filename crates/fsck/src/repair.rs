@@ -20,7 +20,9 @@
 //! | `l2plog` | the page-table log: closed, and what was open undone |
 //! | `words` | words of the journal superblock |
 //! | `nodes` | NAT entries and node pages, one by one |
-//! | `lanes` | slot headers, committed words, records; what follows damage is dropped |
+//! | `lanes` | records; what follows damage is dropped |
+//! | `slots` | slot headers, committed words |
+//! | `batches` | heads of the batch log |
 //! | `tree` | inodes, directories, extents, attributes, links, bitmaps, intents |
 //! | `map`, `claims`, `recognize` | page-table entries, content of blocks |
 //!
@@ -28,6 +30,7 @@
 //!
 //! `upgrade` uses all of it for what older volumes do not have.
 
+mod batches;
 mod claims;
 mod doubt;
 mod heal;
@@ -39,6 +42,7 @@ mod odds;
 mod pair;
 mod recognize;
 mod report;
+mod slots;
 mod tree;
 pub(crate) mod upgrade;
 mod words;
@@ -108,6 +112,7 @@ pub fn repair_telling(
     meter: &Arc<Meter>,
     begins: &mut dyn FnMut(&FsckReport),
 ) -> Result<RepairReport, Failed> {
+    let one_head = batches::one_is_damaged(dir);
     let open = || Volume::open_vouched(dir, Access::ReadWrite, SETTLING, belongs);
     let (mut volume, restored) = match open() {
         Ok(volume) => (volume, false),
@@ -120,8 +125,12 @@ pub fn repair_telling(
         }
     };
     let mut report = repair_opened(&mut volume, options, meter, begins)?;
+    if one_head {
+        report.done_before(Area::Journal, batches::HEAD_AGAIN);
+    }
     if restored {
-        report.put_back_tables();
+        let what = "both configuration tables are written again, from the copy on the data device";
+        report.done_before(Area::Config, what);
     }
     Ok(report)
 }
@@ -232,6 +241,7 @@ impl Repair<'_> {
         self.batch_log()?;
         if self.all(found)? {
             self.end()?;
+            self.batch_heads()?;
         }
         // Of what has been stored last there may be no other drain.
         self.drain()

@@ -8,6 +8,7 @@ mod doubt;
 mod dumps;
 mod engine;
 mod heals;
+mod losses;
 mod lost;
 mod metadata;
 mod mounts;

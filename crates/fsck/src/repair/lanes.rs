@@ -1,4 +1,4 @@
-//! Slots and records. What can be healed is; then recovery runs as it would for a read-only mount,
+//! Records. What can be healed is; then recovery runs as it would for a read-only mount,
 //! on the media themselves: everything up to the first damage is kept, what follows is dropped.
 
 use quayfs_shown::count;
@@ -6,17 +6,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quayfs_fs::recovery::{self, journal_geometry};
-use quayfs_journal::{Damage, Journal, Scan, SlotDamage};
-use quayfs_layout::inode;
+use quayfs_journal::{Damage, Journal, Record, Scan};
+use quayfs_layout::bytes::get_u64;
+use quayfs_layout::dirent::{CLASH_BITS, ENTRY_HEADER, OFF_INO};
+use quayfs_layout::inode::{self, ROOT};
 use quayfs_layout::item::{self, Item};
-use quayfs_layout::jsb::{Closed, SeqWord, WordKind, committed_salt};
-use quayfs_layout::node::{HEADER, INODES_PER_PAGE};
+use quayfs_layout::jsb::{SeqWord, WordKind};
+use quayfs_layout::node::{self, HEADER, INODES_PER_PAGE, nat_decode};
 use quayfs_layout::record::{
     MAX_RECORD_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, body_crc,
 };
-use quayfs_layout::slot::{COMMITTED_OFFSET, SLOT_HEADER_BYTES, SlotHeader, committed};
+use quayfs_layout::slot::{SLOT_HEADER_BYTES, committed};
 use quayfs_layout::{Ino, LINE};
 use quayfs_options::MountOptions;
+use rustc_hash::FxHashMap;
 
 use super::{Area, Failed, Repair, heal};
 
@@ -45,7 +48,9 @@ impl Repair<'_> {
                 None => return Ok(false),
             }
             for d in &scan.damage {
-                self.log.add(Area::Journal, format_args!("given up: {d}"));
+                if !self.is_for_later(d, &scan) {
+                    self.log.add(Area::Journal, format_args!("given up: {d}"));
+                }
             }
         }
         let vouched = self.vouched_words(&scan)?;
@@ -82,112 +87,6 @@ impl Repair<'_> {
         );
         self.log.add(Area::Recovery, what);
         Ok(self.scan().is_some_and(|s| s.records.is_empty()))
-    }
-
-    fn slot_off(&self, buffer: u16, index: u64) -> u64 {
-        let g = &self.media.geo;
-        g.slot_hdr_off + (u64::from(buffer) * g.slots_per_buffer + index) * LINE as u64
-    }
-
-    /// What a slot that is given up takes along: nothing, if none was in use.
-    fn count_slot(&mut self, scan: &Scan) -> &'static str {
-        if scan.closed == Closed::Empty {
-            return "nothing was staged there";
-        }
-        self.log.older_blocks += 1;
-        "if a block was staged there, it shows older content"
-    }
-
-    /// Whatever is staged in a slot counts no more.
-    pub(super) fn give_up_slot(&mut self, buffer: u16, index: u64) -> Result<(), Failed> {
-        let off = self.slot_off(buffer, index) + COMMITTED_OFFSET;
-        let word = SeqWord::encode(0, committed_salt(self.media.salt, buffer, index));
-        self.put(off, word)
-    }
-
-    /// Heals damaged slots; of one that cannot be healed nothing is known but that it is lost.
-    fn slots(&mut self, scan: &Scan) -> Result<(), Failed> {
-        let (g, salt) = (self.media.geo, self.media.salt);
-        for d in &scan.damage {
-            if let Damage::Unwritten {
-                buffer,
-                first,
-                count,
-            } = *d
-            {
-                for index in first..first + count {
-                    self.give_up_slot(buffer, index)?;
-                }
-                self.log.add(Area::Journal, format_args!("{d}; given up"));
-                continue;
-            }
-            let Damage::Slot {
-                buffer,
-                index,
-                kind,
-            } = *d
-            else {
-                continue;
-            };
-            let off = self.slot_off(buffer, index);
-            let at = format!("staging buffer {buffer}, slot {index}");
-            let what = match kind {
-                SlotDamage::CommittedWord => {
-                    let word = committed_salt(salt, buffer, index);
-                    let last = self.last_number(scan);
-                    let valid = |w| SeqWord::decode(w, word).is_some_and(|seq| seq <= last);
-                    if self.heal_word(off + COMMITTED_OFFSET, valid)? {
-                        format!("{at}: the committed word is healed")
-                    } else {
-                        self.give_up_slot(buffer, index)?;
-                        let lost = self.count_slot(scan);
-                        format!("{at}: the committed word is lost; {lost}")
-                    }
-                }
-                SlotDamage::Header => {
-                    let valid = |b: &[u8]| {
-                        let b = b.first_chunk::<SLOT_HEADER_BYTES>();
-                        let h = b.and_then(|b| SlotHeader::decode(b, salt, buffer));
-                        h.is_some_and(|h| {
-                            h.pos % g.slots_per_buffer == index && h.epoch <= scan.epoch
-                        })
-                    };
-                    if self.heal_bytes(off, SLOT_HEADER_BYTES as u64, valid)? {
-                        format!("{at}: the header is healed")
-                    } else {
-                        self.give_up_slot(buffer, index)?;
-                        let lost = self.count_slot(scan);
-                        format!("{at}: the header is lost; {lost}")
-                    }
-                }
-                SlotDamage::LostRecord if self.has_no_such_number(scan, buffer, index) => {
-                    self.give_up_slot(buffer, index)?;
-                    let lost = self.count_slot(scan);
-                    format!("{at}: no record has had its number; {lost}")
-                }
-                // Recovery sees to these.
-                SlotDamage::LostRecord | SlotDamage::NamedTwice | SlotDamage::NoSuchBuffer => {
-                    continue;
-                }
-            };
-            self.log.add(Area::Journal, what);
-        }
-        Ok(())
-    }
-
-    /// No record can have a higher number: those that are not digested lie in the lanes, one line each at least.
-    fn last_number(&self, scan: &Scan) -> u64 {
-        let g = &self.media.geo;
-        scan.digested + g.buffers * (g.lane_bytes / LINE as u64)
-    }
-
-    /// Whether a committed word passes its check by chance, as one of 65536 words of garbage does: recovery would go on with
-    /// its number, behind which there may be none left.
-    fn has_no_such_number(&self, scan: &Scan, buffer: u16, index: u64) -> bool {
-        let off = self.slot_off(buffer, index) + COMMITTED_OFFSET;
-        let salt = committed_salt(self.media.salt, buffer, index);
-        let seq = SeqWord::decode(self.media.region.load_u64(off), salt);
-        seq.is_some_and(|seq| seq > self.last_number(scan))
     }
 
     /// Committed words of slots for which a record vouches: recovery writes them again.
@@ -303,20 +202,29 @@ impl Repair<'_> {
         Ok(true)
     }
 
-    /// Says which operations recovery is going to drop, and whose they were.
+    /// Says which operations recovery is going to drop, or does not find, and whose they were.
     fn dropped(&mut self, scan: &Scan) {
         let intact = scan.intact_upto();
+        let last = scan.damage.iter().filter_map(|d| match d {
+            Damage::Missing { last, .. } => Some(*last),
+            d => d.seq(),
+        });
+        let last = last.chain(scan.records.last().map(|r| r.seq)).max();
+        let lost = last.unwrap_or(0).saturating_sub(intact);
+        self.log.lost_operations += lost;
         let gone: Vec<_> = scan.records.iter().filter(|r| r.seq > intact).collect();
         let (Some(first), Some(last)) = (gone.first(), gone.last()) else {
             return;
         };
         let what = format_args!(
-            "{} operations behind the damage (records {} to {}) are dropped: what they changed is as it was before them",
-            gone.len(),
+            "{} behind the damage (records {} to {}) {} dropped: what they changed is as it was before them",
+            count(gone.len() as u64, "operation"),
             first.seq,
-            last.seq
+            last.seq,
+            if gone.len() == 1 { "is" } else { "are" },
         );
         self.log.add(Area::Journal, what);
+        self.dropped_names(scan, &gone);
         let mut inodes = BTreeSet::new();
         for r in &gone {
             inodes.extend(self.inodes(&r.items));
@@ -325,6 +233,55 @@ impl Repair<'_> {
             self.log
                 .of(Area::Journal, ino, "its last changes are dropped");
         }
+    }
+
+    /// The names that dropped records give: what has one of them is found by nothing else.
+    fn dropped_names(&mut self, scan: &Scan, gone: &[&Record]) {
+        let mut owners = FxHashMap::default();
+        for item in scan.records.iter().flat_map(|r| item::decode(&r.items)) {
+            if let Ok(Item::NodeNew { id, owner, .. }) = item {
+                owners.insert(id, owner);
+            }
+        }
+        for r in gone {
+            let changed = self.inodes(&r.items);
+            for item in item::decode(&r.items) {
+                let Ok(Item::Delta { id, bytes, .. }) = item else {
+                    continue;
+                };
+                let Some((ino, name)) = self.name_in(bytes) else {
+                    continue;
+                };
+                // The page may be new in a record that is lost. The directory changes with its entries.
+                let others = || changed.iter().copied().find(|other| *other != ino);
+                let dir = owners.get(&id).copied().or_else(|| self.owner(id));
+                let dir = dir.or_else(others).unwrap_or(ROOT);
+                let what =
+                    format_args!("inode {ino} does not get this name: the operation is dropped");
+                self.log.below(Area::Journal, dir, name, what);
+            }
+        }
+    }
+
+    /// The directory entry that these bytes are, if they are one: its cookie is that of its name.
+    fn name_in<'b>(&self, bytes: &'b [u8]) -> Option<(Ino, &'b [u8])> {
+        let len = usize::from(*bytes.get(ENTRY_HEADER - 1)?);
+        let name = bytes.get(ENTRY_HEADER..ENTRY_HEADER + len)?;
+        let cookie = get_u64(bytes, 0) >> CLASH_BITS << CLASH_BITS;
+        let ino = get_u64(bytes, OFF_INO);
+        let is_one = len > 0 && ino != 0 && cookie == self.media.hash.cookie(name);
+        is_one.then_some((ino, name))
+    }
+
+    /// The inode that has a node.
+    fn owner(&self, id: u32) -> Option<Ino> {
+        let g = &self.media.geo;
+        (u64::from(id) < g.nat_entries).then_some(())?;
+        let word = self.media.region.load_u64(g.nat_entry(id));
+        let page = nat_decode(id, word, self.media.salt)??;
+        (page < g.node_pages).then_some(())?;
+        let page = (self.media.region).read_vec(g.node_page(page), HEADER as u64);
+        Some(node::owner(&page))
     }
 
     /// The inodes whose images the items of a record change.

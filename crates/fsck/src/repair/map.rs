@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quayfs_fs::recovery::journal_geometry;
-use quayfs_journal::{Journal, LiveSlot};
+use quayfs_journal::{Damage, Journal, LiveSlot, SlotDamage};
 use quayfs_layout::checksum::crc32c;
 use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry, ZERO_CRC};
 use quayfs_layout::{BLOCK, Lbn};
@@ -21,13 +21,26 @@ pub(super) struct Contents<'m> {
     media: &'m Media,
     newest: FxHashMap<Lbn, LiveSlot>,
     live: Vec<LiveSlot>,
+    /// Buffer and index of slots whose committed words are damaged.
+    pub(super) wordless: Vec<(u16, u64)>,
+    /// The epoch that the journal is in.
+    pub(super) epoch: u32,
 }
 
 impl<'m> Contents<'m> {
     /// `None` if the journal cannot be read.
     pub(super) fn load(media: &'m Media) -> Option<Self> {
         let geo = journal_geometry(&media.geo, media.salt);
-        let live = Journal::scan(Arc::clone(&media.region), &geo).ok()?.live;
+        let scan = Journal::scan(Arc::clone(&media.region), &geo).ok()?;
+        let wordless = scan.damage.iter().filter_map(|d| match *d {
+            Damage::Slot {
+                buffer,
+                index,
+                kind: SlotDamage::CommittedWord,
+            } => Some((buffer, index)),
+            _ => None,
+        });
+        let (wordless, live) = (wordless.collect(), scan.live);
         let mut newest: FxHashMap<Lbn, LiveSlot> = FxHashMap::default();
         for slot in &live {
             let best = newest.entry(slot.lbn).or_insert(*slot);
@@ -39,12 +52,27 @@ impl<'m> Contents<'m> {
             media,
             newest,
             live,
+            wordless,
+            epoch: scan.epoch,
         })
     }
 
     /// Whether its newest version is a staged one.
     pub(super) fn is_staged(&self, lbn: Lbn) -> bool {
         self.newest.contains_key(&lbn)
+    }
+
+    /// The newest staged version of a block.
+    pub(super) fn newest(&self, lbn: Lbn) -> Option<&LiveSlot> {
+        self.newest.get(&lbn)
+    }
+
+    /// Nothing that is staged of these blocks counts any more: the slots that it is in.
+    pub(super) fn forget(&mut self, lbns: &FxHashSet<Lbn>) -> Vec<LiveSlot> {
+        self.newest.retain(|lbn, _| !lbns.contains(lbn));
+        self.live
+            .extract_if(.., |s| lbns.contains(&s.lbn))
+            .collect()
     }
 
     fn payload_off(&self, slot: &LiveSlot) -> u64 {
@@ -110,15 +138,28 @@ impl Media {
 impl Repair<'_> {
     pub(super) fn map(&mut self, tree: &Tree<'_>) -> Result<(), Failed> {
         let media = Media::of(self.volume);
-        let Some(contents) = Contents::load(&media) else {
+        let Some(mut contents) = Contents::load(&media) else {
             return Ok(());
         };
         self.permutation(&contents, tree)?;
-        self.staged(&contents, tree)?;
+        let wordless = self.wordless(&mut contents, tree)?;
+        self.staged(&contents, tree, &wordless)?;
+        if self.log.lost_commits {
+            self.older(&contents, tree);
+        }
         if self.options.check_data {
             self.content(&contents, tree)?;
         }
         Ok(())
+    }
+
+    /// What is staged may have been written again by commits that are lost, and even be on the device in a newer version.
+    fn older(&mut self, contents: &Contents<'_>, tree: &Tree<'_>) {
+        let staged = contents.newest.keys().copied();
+        let lbns: Vec<Lbn> = staged.filter(|lbn| tree.owner(*lbn).is_some()).collect();
+        self.log.older_blocks += lbns.len() as u64;
+        let older = "may show older content, since commits are lost";
+        self.tell_by_file(&lbns, tree, older, older);
     }
 
     /// What can be done about content when nothing else is wrong.
@@ -216,7 +257,7 @@ impl Repair<'_> {
 
     /// Makes a block unreadable: written, with a checksum that it does not have and is not one bit away from, and that is not
     /// of zeros either: what is lost must not come back as these when its entry is damaged another time.
-    fn poison(&mut self, lbn: Lbn, pbn: u64) -> Result<(), Failed> {
+    pub(super) fn poison(&mut self, lbn: Lbn, pbn: u64) -> Result<(), Failed> {
         let crc = self.media.crc(lbn);
         let block = self.media.block(pbn);
         let have = block.as_ref().map(|block| crc32c(block));
@@ -249,8 +290,13 @@ impl Repair<'_> {
         }
     }
 
-    /// Staged blocks hold what they should, or are given up: rounds must not stumble over them.
-    fn staged(&mut self, contents: &Contents<'_>, tree: &Tree<'_>) -> Result<(), Failed> {
+    /// Staged blocks hold what they should, or are given up, as other slots are: rounds must not stumble over them.
+    fn staged(
+        &mut self,
+        contents: &Contents<'_>,
+        tree: &Tree<'_>,
+        others: &[(u16, u64)],
+    ) -> Result<(), Failed> {
         let g = self.media.geo;
         let mut given_up: Vec<LiveSlot> = Vec::new();
         let mut lost = FxHashSet::default();
@@ -286,7 +332,7 @@ impl Repair<'_> {
                 self.log.add(Area::Staged, what);
             }
         }
-        if given_up.is_empty() {
+        if given_up.is_empty() && others.is_empty() {
             return Ok(());
         }
         // With a slot gone, what the device has would be the newest: it is unreadable before that.
@@ -296,6 +342,9 @@ impl Repair<'_> {
         let all: FxHashSet<LiveSlot> = given_up.iter().chain(older).copied().collect();
         for s in contents.live.iter().filter(|s| all.contains(s)) {
             self.give_up_slot(s.buffer, s.pos % g.slots_per_buffer)?;
+        }
+        for (buffer, index) in others {
+            self.give_up_slot(*buffer, *index)?;
         }
         Ok(())
     }

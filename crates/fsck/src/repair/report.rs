@@ -35,6 +35,9 @@ pub struct Done {
     pub path: Option<String>,
     #[serde(skip)]
     ino: Option<Ino>,
+    /// What is meant has this name in that directory.
+    #[serde(skip)]
+    name: Option<String>,
 }
 
 impl fmt::Display for Done {
@@ -64,8 +67,15 @@ pub struct RepairReport {
     pub lost_blocks: u64,
     /// Blocks of files that were recognized by checksums which may be those of deleted files.
     pub uncertain_blocks: u64,
-    /// Slots that are lost: if one had a staged block, an older version of that is there now.
+    /// Blocks that may show an older version: of a slot that is lost nothing says which block it had, if any; what was
+    /// staged before commits were lost with the batch log may have been written again since.
     pub older_blocks: u64,
+    /// Operations that were committed, or may have been, and are dropped or gone.
+    pub lost_operations: u64,
+    /// Whether commits are lost that only the batch log had, or may be.
+    pub lost_commits: bool,
+    /// Files that have holes where they had blocks, and read as zeros there.
+    pub holed_files: u64,
     /// Files that have lost their extended attributes.
     pub lost_attributes: u64,
     /// Pages of the quota table whose limits are lost.
@@ -88,6 +98,9 @@ impl RepairReport {
         self.lost_blocks += log.lost_blocks;
         self.uncertain_blocks += log.uncertain_blocks;
         self.older_blocks += log.older_blocks;
+        self.lost_operations += log.lost_operations;
+        self.lost_commits |= log.lost_commits;
+        self.holed_files += std::mem::take(&mut log.holed).len() as u64;
         self.lost_attributes += log.lost_attributes;
         self.lost_limits += log.lost_limits;
         self.lost_inodes += log.lost_inodes;
@@ -100,18 +113,18 @@ impl RepairReport {
         }
     }
 
-    /// The configuration tables were put back before anything else could be looked at.
-    pub(super) fn put_back_tables(&mut self) {
+    /// Something was put right before anything else could be looked at.
+    pub(super) fn done_before(&mut self, area: Area, what: &str) {
         self.found += 1;
         if self.outcome == Outcome::Clean {
             self.outcome = Outcome::Repaired;
         }
         let first = Done {
-            area: Area::Config,
-            what: "both configuration tables are written again, from the copy on the data device"
-                .into(),
+            area,
+            what: what.into(),
             path: None,
             ino: None,
+            name: None,
         };
         self.done.insert(0, first);
     }
@@ -132,15 +145,26 @@ impl RepairReport {
             "freed that no file has any more",
         );
         let rescued = some(self.rescued, "file", "in /lost+found");
-        let older = "lost, and show older content if anything was staged there";
-        let older = some(self.older_blocks, "slot", older);
+        let older = (self.older_blocks > 0).then(|| {
+            format!(
+                "up to {} may show older content",
+                count(self.older_blocks, "block")
+            )
+        });
+        let operations = some(self.lost_operations, "operation", "dropped");
+        let commits =
+            (self.lost_commits).then(|| "commits that only the batch log had are lost".to_string());
+        let holed = some(self.holed_files, "file", "with holes where blocks were");
         let bare = "without extended attributes";
         let bare = some(self.lost_attributes, "file", bare);
         let limits = some(self.lost_limits, "quota page", "without limits");
-        let all = [
-            blocks, uncertain, older, bare, limits, lost, unnamed, rescued,
-        ];
-        let all: Vec<String> = all.into_iter().flatten().collect();
+        let all: Vec<String> = [
+            commits, operations, blocks, uncertain, older, holed, bare, limits, lost, unnamed,
+            rescued,
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
         (!all.is_empty()).then(|| all.join(", "))
     }
 
@@ -274,8 +298,14 @@ pub(super) struct Journal {
     pub(super) lost_blocks: u64,
     /// Blocks of files that may be those of deleted ones.
     pub(super) uncertain_blocks: u64,
-    /// Slots whose blocks, if they had any, show older content from now on.
+    /// [`RepairReport::older_blocks`].
     pub(super) older_blocks: u64,
+    /// [`RepairReport::lost_operations`].
+    pub(super) lost_operations: u64,
+    /// [`RepairReport::lost_commits`].
+    pub(super) lost_commits: bool,
+    /// Files with holes where they had blocks.
+    pub(super) holed: FxHashSet<Ino>,
     /// Files without their extended attributes.
     pub(super) lost_attributes: u64,
     /// Pages of limits.
@@ -312,6 +342,18 @@ impl Journal {
             what: what.to_string(),
             path: Some(path),
             ino: None,
+            name: None,
+        });
+    }
+
+    /// Something that concerns a name in a directory, whose path is looked up at the end.
+    pub(super) fn below(&mut self, area: Area, dir: Ino, name: &[u8], what: impl fmt::Display) {
+        self.done.push(Done {
+            area,
+            what: what.to_string(),
+            path: None,
+            ino: Some(dir),
+            name: Some(String::from_utf8_lossy(name).into_owned()),
         });
     }
 
@@ -349,6 +391,7 @@ impl Journal {
             what: what.to_string(),
             path: None,
             ino,
+            name: None,
         });
     }
 
@@ -359,9 +402,15 @@ impl Journal {
     /// Gives inodes their names.
     pub(super) fn resolve(&mut self, path: impl Fn(Ino) -> Option<String>) {
         for done in self.done.iter_mut().filter(|d| d.path.is_none()) {
-            if let Some(ino) = done.ino {
-                done.path = path(ino).or_else(|| Some(format!("inode {ino}")));
-            }
+            let Some(ino) = done.ino else {
+                continue;
+            };
+            let found = path(ino);
+            done.path = Some(match (&done.name, found) {
+                (None, found) => found.unwrap_or_else(|| format!("inode {ino}")),
+                (Some(name), None) => format!("#{ino}/{name}"),
+                (Some(name), Some(dir)) => format!("{}/{name}", dir.trim_end_matches('/')),
+            });
         }
     }
 }

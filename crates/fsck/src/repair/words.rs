@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quayfs_fs::recovery::{batch_log, journal_geometry};
+use quayfs_fs::recovery::journal_geometry;
 use quayfs_fs::volume::superblock;
 use quayfs_journal::{Journal, Scan};
 use quayfs_layout::LINE;
@@ -12,20 +12,7 @@ use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
 use super::{Area, Failed, Repair};
 
 impl Repair<'_> {
-    /// Damaged heads of the batch log. It has been replayed, or cannot be: nothing of it counts from here on.
-    pub(super) fn batch_log(&mut self) -> Result<(), Failed> {
-        let Some(log) = batch_log(&self.media.geo, self.media.salt) else {
-            return Ok(());
-        };
-        if self.media.region.intact_batch_heads(&log) < 2 {
-            self.media.region.format_batches(&log)?;
-            let what = "the heads of the batch log are written again";
-            self.log.add(Area::Journal, what);
-        }
-        Ok(())
-    }
-
-    fn epoch_word(&self) -> Option<EpochWord> {
+    pub(super) fn epoch_word(&self) -> Option<EpochWord> {
         let raw = self.media.region.load_u64(self.offset(WordKind::Epoch));
         EpochWord::decode(raw, self.media.salt)
     }
@@ -147,7 +134,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    fn load(&self, kind: WordKind) -> Option<u64> {
+    pub(super) fn load(&self, kind: WordKind) -> Option<u64> {
         let raw = self.media.region.load_u64(self.offset(kind));
         SeqWord::decode(raw, kind.salt(self.media.salt))
     }

@@ -45,7 +45,7 @@ impl Disk {
     }
 
     /// Buffer, slot and offset of the header.
-    fn slot(&self, l: &LiveSlot) -> (u16, u64, u64) {
+    pub fn slot(&self, l: &LiveSlot) -> (u16, u64, u64) {
         let (g, index) = (self.geo(), l.pos % self.geo().slots_per_buffer);
         let place = u64::from(l.buffer) * g.slots_per_buffer + index;
         (

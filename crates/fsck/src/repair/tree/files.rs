@@ -45,6 +45,7 @@ impl Tree<'_> {
         if torn {
             let what = "a page of its block map is lost; the blocks it named are holes now";
             log.of(Area::Extents, ino, what);
+            log.holed.insert(ino);
         } else if relink {
             log.of(Area::Extents, ino, "its block map is linked anew");
         }
@@ -114,6 +115,9 @@ impl Tree<'_> {
                     }
                 };
                 log.of(Area::Extents, ino, what);
+                if before.is_some() {
+                    log.holed.insert(ino);
+                }
                 place.fill(0);
                 if let Some(e) = after {
                     place.copy_from_slice(&e.encode());
