@@ -69,14 +69,15 @@ demo: build
 
 test: test-workspace test-rings test-loom conformance
 
+# Twice as many tests at a time as there are processors: those with mounts mostly wait.
 test-workspace: deps
 	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
-	$(CARGO) test --workspace
+	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --workspace
 
 # The tests with real mounts once more, over FUSE over io_uring, which root can switch on. With rings a mount ends with
 # its daemon, so tests of what outlives one are left out.
 test-rings: deps
-	scripts/rings $(CARGO) test --test mount -- daemon:: umount:: calls:: acl:: idmap:: scrub_mount:: exchange:: \
+	RUST_TEST_THREADS=$$((2 * $$(nproc))) scripts/rings $(CARGO) test --test mount -- daemon:: umount:: calls:: acl:: idmap:: scrub_mount:: exchange:: \
 		--skip exchange::atomic::what_a_dead_daemon_kept --skip exchange::atomic::a_commit_of_nothing \
 		--skip exchange::ranges::daemons_die_meanwhile
 	scripts/rings $(CARGO) test --test kill --test loops

@@ -6,7 +6,7 @@
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -97,6 +97,9 @@ pub struct Logged {
     /// The daemon cannot write it: it is another user's.
     #[serde(skip)]
     pub is_others_file: bool,
+    /// The user whose file it is, if it could be read.
+    #[serde(skip)]
+    pub owner: Option<u32>,
     /// The lines are about another volume: one that was there before, or in a device of that name.
     #[serde(skip)]
     pub others: bool,
@@ -258,11 +261,14 @@ impl Logged {
         let mut old = path.as_os_str().to_owned();
         old.push(".old");
         // Mostly there is none.
-        if let Ok(text) = tail(Path::new(&old)) {
+        if let Ok((text, _)) = tail(Path::new(&old)) {
             logged.take(&text, uuid);
         }
         match tail(path) {
-            Ok(text) => logged.take(&text, uuid),
+            Ok((text, owner)) => {
+                logged.take(&text, uuid);
+                logged.owner = Some(owner);
+            }
             Err(e) => logged.unreadable = Some(unreadable(&e)),
         }
         logged
@@ -275,9 +281,8 @@ impl Logged {
 
     /// Takes down whether the daemon of this user can write it.
     pub fn written_by(&mut self, user: Option<u32>) {
-        let meta = std::fs::symlink_metadata(&self.path);
-        let is_theirs = |meta: &Metadata| user.is_none_or(|user| [0, meta.uid()].contains(&user));
-        self.is_others_file = meta.is_ok_and(|meta| !is_theirs(&meta));
+        let is_theirs = |owner: u32| user.is_none_or(|user| [0, owner].contains(&user));
+        self.is_others_file = self.owner.is_some_and(|owner| !is_theirs(owner));
     }
 
     fn take(&mut self, text: &str, uuid: Option<&str>) {
@@ -411,19 +416,20 @@ fn seconds(time: &str) -> Option<u64> {
     Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
-fn tail(path: &Path) -> std::io::Result<String> {
+fn tail(path: &Path) -> std::io::Result<(String, u32)> {
     // Others may own the directory: nothing that is there may keep us waiting, or lead elsewhere.
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
+    let meta = file.metadata()?;
+    if !meta.is_file() {
         return Err(std::io::Error::other("not a regular file"));
     }
     let len = file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
     let mut bytes = Vec::new();
     file.take(TAIL).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok((String::from_utf8_lossy(&bytes).into_owned(), meta.uid()))
 }
 
 #[cfg(test)]

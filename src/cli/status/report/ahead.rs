@@ -7,8 +7,7 @@ use super::Report;
 use crate::cli::{media, unserved};
 use crate::mount::server::Server;
 use crate::mount::table::Entry;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 impl Report {
     /// Adds whether another daemon could go on with the mount, and what room there is below, which takes a look at where the
@@ -57,7 +56,7 @@ impl Report {
         self.is_foreign = true;
         self.volume = entry.source.to_string_lossy().into_owned();
         (self.data_file, self.device_needs_bytes) = (None, None);
-        let is_theirs = |log: &Logged| is_theirs(entry, Path::new(&log.path));
+        let is_theirs = |log: &Logged| log.owner.is_some() && log.owner == entry.user_id();
         self.log = self.log.take().filter(is_theirs);
     }
 
@@ -68,10 +67,4 @@ impl Report {
         len.zip(self.device_needs_bytes)
             .is_some_and(|(len, needs)| len >= needs)
     }
-}
-
-/// Whether this is a file of the user of a mount.
-fn is_theirs(entry: &Entry, path: &Path) -> bool {
-    let meta = std::fs::symlink_metadata(path);
-    meta.is_ok_and(|meta| meta.is_file() && Some(meta.uid()) == entry.user_id())
 }
