@@ -329,8 +329,8 @@ Examples:
   quayfs fsck --data /srv/vol            and does every block match its checksum?
   quayfs fsck --repair --data /srv/vol   repair it
 
-Exit codes, as of fsck(8): 0 no damage, 1 repaired and nothing lost, 4 damage is left, or repaired with
-losses, 8 could not check or repair, 16 wrong usage, 32 a repair was interrupted.";
+Exit codes, as of fsck(8): 0 no damage, 1 repaired and nothing lost, 4 damage is left, or repaired
+with losses, 8 could not check or repair, 16 wrong usage, 32 a repair was interrupted.";
 
 /// Arguments of `fsck`.
 #[derive(Debug, Args)]

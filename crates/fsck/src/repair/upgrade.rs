@@ -105,10 +105,9 @@ pub(crate) fn mark_zeros(volume: &mut Volume) -> Result<(), Failed> {
         .filter(|lbn| is_zero(lbn) && !table.is_zeroed(*lbn))
         .collect();
     for some in all.chunks(MARKED_AT_ONCE) {
+        // Durable when it returns, before the configuration says that there is no other.
         table.zero(some)?;
     }
-    // Before the configuration says that there is no other.
-    volume.region().drain()?;
     volume.change_config(|config| config.compat[0] |= FEATURE_ZERO_CRC)?;
     Ok(())
 }
