@@ -61,9 +61,10 @@ pub fn run(args: &args::Scrub) -> Result<u8, Failure> {
     if let (Some(why), Ok(code @ OK)) = (obstacle, &mut told) {
         *code = SCRUB_DAMAGE;
         if !args.json {
-            let volume = quayfs_shown::argument(&args.target);
+            let volume = worker.volume().unwrap_or_else(|| args.target.clone());
+            let volume = quayfs_shown::argument(&volume);
             say(format_args!(
-                "what is neither a block nor a page of metadata is damaged: {why}: `quayfs fsck --repair {volume}`"
+                "what is neither a block nor a page of metadata is damaged: {why}: `quayfs fsck --repair {volume}`, unmounted"
             ));
         }
     }

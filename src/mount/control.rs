@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use procfs::process::Process;
+use procfs::process::{FDTarget, Process};
 use rustix::cmsg_space;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -165,17 +165,37 @@ pub fn left_alone() -> Vec<(i32, u32)> {
     };
     let names = names(&sockets, ALL).into_iter();
     let gone = names.filter(|name| is_gone(name) == Some(true));
-    gone.filter_map(|name| named(&name)).collect()
+    gone.filter_map(|name| named(&name, &sockets)).collect()
 }
 
 /// The process that a socket under this name would be of, and its user, if that is what starts daemons: names are free for all,
 /// and who takes no calls does not say whose a socket is.
-fn named(name: &[u8]) -> Option<(i32, u32)> {
+fn named(name: &[u8], sockets: &[u8]) -> Option<(i32, u32)> {
     let pid = std::str::from_utf8(name).ok()?.rsplit('/').next()?;
     let pid = pid.parse().ok()?;
-    let status = Process::new(pid).and_then(|process| process.status());
-    let status = status.ok()?;
-    (status.name.as_bytes() == NAME.to_bytes()).then_some((pid, status.ruid))
+    let process = Process::new(pid).ok()?;
+    let status = process.status().ok()?;
+    let is_one = status.name.as_bytes() == NAME.to_bytes() && has_open(&process, name, sockets);
+    is_one.then_some((pid, status.ruid))
+}
+
+/// Whether a process has a socket of this name, out of those that the kernel lists.
+fn has_open(process: &Process, name: &[u8], sockets: &[u8]) -> bool {
+    let ending = [b" @", name].concat();
+    let lines = sockets.split(|byte| *byte == b'\n');
+    let inodes: Vec<u64> = lines
+        .filter_map(|line| line.strip_suffix(&*ending))
+        .filter_map(|line| {
+            std::str::from_utf8(line)
+                .ok()?
+                .rsplit(' ')
+                .next()?
+                .parse()
+                .ok()
+        })
+        .collect();
+    let mut open = process.fd().into_iter().flatten().flatten();
+    open.any(|fd| matches!(fd.target, FDTarget::Socket(inode) if inodes.contains(&inode)))
 }
 
 impl Line {
@@ -199,7 +219,7 @@ impl Line {
                 // It takes no calls, and never may: names are free for all.
                 Err(Errno::AGAIN) => {
                     let of_owner = |(pid, user)| (user == owner).then_some(pid);
-                    deaf = deaf.or_else(|| named(&name).and_then(of_owner));
+                    deaf = deaf.or_else(|| named(&name, &sockets).and_then(of_owner));
                     continue;
                 }
                 Err(_) => continue,

@@ -144,6 +144,30 @@ fn heads_of_the_log_that_are_lost_are_told_and_written_again() {
     drop(file);
     m.umount();
     m.fsck();
+
+    // Once the daemon is dead, only a repair goes on, and it says what that costs.
+    m.mount("norestart,commit=300");
+    let file = File::create(mnt.join("other")).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    writable(&vol).write_all_at(&[0x5a; 8192], off).unwrap();
+    signal(daemon(&m), "KILL");
+    eventually("the daemon is gone", || status(&mnt).1["state"] == "dead");
+    let (code, told) = status(&mnt);
+    let todo = told["advice"].as_str().unwrap();
+    assert!(
+        code == 2 && todo.contains("fsck --repair") && !todo.contains("scrub"),
+        "{told}"
+    );
+    run("umount", &mnt, &[]);
+    let repaired = run("fsck", &vol, &["--repair"]);
+    assert!(
+        repaired.code == 4 && repaired.out.contains("commits that only the batch log had"),
+        "{repaired:?}"
+    );
+    m.mount("norestart");
+    assert_eq!(fs::read(mnt.join("file")).unwrap(), b"content");
+    m.umount();
 }
 
 /// What is advised first costs nothing: the daemon has the tables in memory, whatever is where they were.

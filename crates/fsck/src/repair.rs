@@ -211,6 +211,8 @@ struct Repair<'v> {
     options: FsckOptions,
     log: report::Journal,
     meter: &'v Meter,
+    /// Before recovery all that was digested was at home: a slot that no record names had nothing that counts.
+    all_is_retired: bool,
 }
 
 impl<'v> Repair<'v> {
@@ -222,6 +224,7 @@ impl<'v> Repair<'v> {
             options: *options,
             log: report::Journal::default(),
             meter,
+            all_is_retired: false,
         }
     }
 }

@@ -258,8 +258,12 @@ fn continuity(r: &Report, all: &mut Vec<Finding>) {
     let mnt = r.shown_mountpoint();
     if let Some(why) = &r.hindrance {
         let todo = match is_beheaded(why) {
+            false if is_without_log(why) && (r.read_only || r.has_failed) => format!(
+                "copy what is on {mnt} to another volume, since the next mount is refused; then {}",
+                fsck_unmounted(r)
+            ),
             false if is_without_log(why) => format!(
-                "`quayfs scrub {mnt}`: until then, what the last commits had is lost with the daemon"
+                "`quayfs scrub {mnt}` writes them again: until then, what the last commits had is lost with the daemon"
             ),
             true => beheaded(r, why),
             false => {

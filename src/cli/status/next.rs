@@ -23,8 +23,7 @@ const DENIED: &str = "permission denied";
 const TABLES_LOST: &str = "both configuration tables at its beginning are overwritten";
 
 /// What has become of one without which no batch of the log counts.
-const LOG_LOST: &str =
-    "both heads of its batch log are damaged, which `quayfs scrub` of the mount writes again";
+const LOG_LOST: &str = "both heads of its batch log are damaged";
 /// Goes before what is there instead.
 const THERE_IS: &str = ", and what is there now is ";
 

@@ -34,6 +34,8 @@ impl Repair<'_> {
         let Some(mut scan) = self.scan() else {
             return Ok(false);
         };
+        // Recovery digests what the records have, so that this does not hold any more.
+        self.all_is_retired = scan.retired == scan.digested;
         if self.stray_epoch(&scan)? {
             match self.scan() {
                 Some(again) => scan = again,

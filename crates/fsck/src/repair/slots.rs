@@ -31,7 +31,7 @@ impl Repair<'_> {
 
     /// What so many slots that are given up take along: nothing, if none was in use.
     fn count_slots(&mut self, scan: &Scan, slots: u64) -> &'static str {
-        if scan.closed == Closed::Empty {
+        if scan.closed == Closed::Empty || self.all_is_retired {
             return "nothing was staged there";
         }
         self.log.older_blocks += slots;
@@ -198,14 +198,24 @@ impl Repair<'_> {
         for slot in &all {
             let (buffer, index, lbn) = (slot.buffer, slot.index, slot.header.lbn);
             let is_last = last[&(buffer, lbn)] == slot.header.pos;
-            if !is_last || !self.may_be_newest(slot, contents, tree) {
+            if self.all_is_retired || !is_last || !self.may_be_newest(slot, contents, tree) {
                 let what = format_args!(
                     "staging buffer {buffer}, slot {index}: the committed word is lost; nothing is lost with it"
                 );
                 self.log.add(Area::Staged, what);
-            } else if lost.insert(lbn)
-                && let Some(e) = self.media.entry(lbn)
-            {
+                continue;
+            }
+            let Some(e) = self.media.entry(lbn) else {
+                continue;
+            };
+            // Mostly that of a slot which is free again: what is there may well be right.
+            if e.state == BlockState::Written {
+                let what = format!(
+                    "LBN {lbn}: nothing says whether newer content counts, since a committed word is lost; it may be older"
+                );
+                self.log.older_blocks += 1;
+                self.about(Area::Staged, lbn, tree, what);
+            } else if lost.insert(lbn) {
                 self.poison(lbn, e.pbn)?;
                 let what = format!(
                     "LBN {lbn}: nothing says that its newest content counts, since the committed word is lost; it reads as an error"

@@ -72,7 +72,9 @@ impl Report {
 /// What the next mount of a volume would meet whose daemon does not answer.
 fn before_next_mount(entry: &Entry, volume: &Glance, state: State) -> Option<Obstacle> {
     match media::hindrance_of(entry, &volume.path) {
-        Ok(Some(why)) if next::is_beheaded(&why) => Some(Obstacle::Damage(why)),
+        Ok(Some(why)) if next::is_beheaded(&why) || next::is_without_log(&why) => {
+            Some(Obstacle::Damage(why))
+        }
         Ok(Some(why)) => Some(Obstacle::Other(why)),
         // Nothing has it any more: its content can be looked at. Not what another user names: that may be made of anything.
         Ok(None) if state == State::Dead && !volume.in_use && media::is_believed(entry) => {
