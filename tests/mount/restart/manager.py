@@ -29,16 +29,18 @@ def is_same(one, other):
     return order == 0
 
 
-def forget_all(*_):
+told = []
+# Done between two messages: a handler runs in the middle of anything.
+signal.signal(signal.SIGUSR1, lambda *_: told.append("forget"))
+
+
+def forget_all():
     """As where the unit has gone."""
     for _, descriptor in held:
         os.close(descriptor)
     held.clear()
     with open(log, "a") as f:
         f.write("forgotten\n")
-
-
-signal.signal(signal.SIGUSR1, forget_all)
 
 
 def take(lines, descriptors):
@@ -60,6 +62,9 @@ def take(lines, descriptors):
 
 
 def messages():
+    while told:
+        told.pop()
+        forget_all()
     while select.select([inbox], [], [], 0.05)[0]:
         room = socket.CMSG_SPACE(4 * array.array("i").itemsize)
         text, control, _, _ = inbox.recvmsg(4096, room)
