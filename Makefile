@@ -77,7 +77,7 @@ test-workspace: deps
 # The tests with real mounts once more, over FUSE over io_uring, which root can switch on. With rings a mount ends with
 # its daemon, so tests of what outlives one are left out.
 test-rings: deps
-	RUST_TEST_THREADS=$$((2 * $$(nproc))) scripts/rings $(CARGO) test --test mount -- daemon:: umount:: calls:: acl:: idmap:: scrub_mount:: exchange:: \
+	scripts/rings $(CARGO) test --test mount -- daemon:: umount:: calls:: acl:: idmap:: scrub_mount:: exchange:: \
 		--skip exchange::atomic::what_a_dead_daemon_kept --skip exchange::atomic::a_commit_of_nothing \
 		--skip exchange::ranges::daemons_die_meanwhile
 	scripts/rings $(CARGO) test --test kill --test loops
