@@ -116,7 +116,7 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     Ok(match report.outcome {
         Outcome::Clean => OK,
         Outcome::Repaired if report.losses().is_none() => FSCK_REPAIRED,
-        // As with damage that is left, somebody has to see to it.
+        // As damage that is left, a loss has to be seen to.
         Outcome::Repaired | Outcome::Left => FSCK_DAMAGE,
     })
 }

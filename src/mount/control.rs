@@ -168,8 +168,8 @@ pub fn left_alone() -> Vec<(i32, u32)> {
     gone.filter_map(|name| named(&name, &sockets)).collect()
 }
 
-/// The process that a socket under this name would be of, and its user, if that is what starts daemons: names are free for all,
-/// and who takes no calls does not say whose a socket is.
+/// The process that a socket under this name would be of, and its user, if that is what starts daemons and has the socket: any
+/// process may take a name, and a socket that takes no calls does not tell its owner.
 fn named(name: &[u8], sockets: &[u8]) -> Option<(i32, u32)> {
     let pid = std::str::from_utf8(name).ok()?.rsplit('/').next()?;
     let pid = pid.parse().ok()?;
@@ -339,5 +339,38 @@ pub fn open_program(path: &std::path::Path) -> std::io::Result<OwnedFd> {
     match file.metadata()?.is_file() {
         true => Ok(file.into()),
         false => Err(Errno::NOEXEC.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{bind, listen};
+
+    /// The number in a name is that of a process which may know nothing of the socket.
+    #[test]
+    fn a_process_is_believed_to_have_a_socket_only_if_it_does() {
+        let name = format!("{ALL}0:0/0/{}", std::process::id());
+        let taken = socket().unwrap();
+        bind(
+            &taken,
+            &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap(),
+        )
+        .unwrap();
+        listen(&taken, 0).unwrap();
+        let sockets = std::fs::read("/proc/net/unix").unwrap();
+        let has = |pid: u32, name: &str| {
+            let process = Process::new(pid.cast_signed()).unwrap();
+            has_open(&process, name.as_bytes(), &sockets)
+        };
+        let mut other = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        assert!(has(std::process::id(), &name));
+        assert!(!has(std::process::id(), &format!("{name}0")));
+        assert!(!has(other.id(), &name));
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

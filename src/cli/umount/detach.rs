@@ -44,7 +44,7 @@ pub fn detach(
     }
     match patiently(|| detach(mode)) {
         Ok(()) => Ok(false),
-        // Who uses it cannot be found out: even asking for that fails there.
+        // What uses it cannot be found out: even asking for that fails there.
         Err(AttachError::Busy(path)) if is_dead => {
             let path = quayfs_shown::argument(&path);
             Err(format!(

@@ -521,6 +521,28 @@ fn room_that_is_withheld_for_damage_is_not_called_none() {
     disk.ends(fs);
 }
 
+/// Nor is a full volume called damaged for a few entries that would not have helped.
+#[test]
+fn a_full_volume_with_a_few_damaged_entries_is_full() {
+    let disk = Disk::new();
+    let fs = disk.mount("noatime");
+    let flip = || {
+        for lbn in 0..4 {
+            let at = fs.e.config.geometry.l2p_map_off + lbn * 8;
+            fs.e.region
+                .store_u64(at, fs.e.region.load_u64(at) ^ 1 << 40);
+        }
+    };
+    flip();
+    let ino = file(&fs, ROOT, "f");
+    let mut blocks = (0..).map(|n| fs.write(ino, n * BLOCK as u64, &[1; BLOCK], false));
+    let refused = blocks.find(Result::is_err);
+    assert_eq!(refused, Some(Err(FsError::NoSpace)));
+    assert!(!fs.e.is_read_only());
+    flip();
+    disk.ends(fs);
+}
+
 #[test]
 fn a_round_borrows_no_block_whose_entry_is_damaged() {
     for policy in ["swap", "adaptive", "double"] {

@@ -131,13 +131,7 @@ fn operations_behind_damage_are_losses_and_their_names_are_said() {
         fs.mknod(BY, dir, name, S_IFREG | 0o644, 0).unwrap();
     }
     fs.abandon();
-    let (off, len) = (
-        disk.geo().lane_off,
-        disk.geo().lane_bytes * disk.geo().buffers,
-    );
-    let lanes = disk.region.read_vec(off, len);
-    let at = lanes.windows(6).position(|w| w == b"victim").unwrap();
-    disk.region.write(off + at as u64, &[0xa5; 200]);
+    disk.overwrite_record(b"victim", &[0xa5; 200]);
     let report = repair(&disk);
     assert_eq!(report.lost_operations, 3, "{report}");
     assert_eq!(report.losses().as_deref(), Some("3 operations are dropped"));

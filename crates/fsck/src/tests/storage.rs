@@ -37,6 +37,17 @@ impl Disk {
             .store_u64(self.word(kind), SeqWord::encode(n, kind.salt(self.salt())));
     }
 
+    /// Overwrites the first record that has these bytes, from there on.
+    pub fn overwrite_record(&self, with: &[u8], by: &[u8]) {
+        let (off, len) = (
+            self.geo().lane_off,
+            self.geo().lane_bytes * self.geo().buffers,
+        );
+        let lanes = self.region.read_vec(off, len);
+        let at = lanes.windows(with.len()).position(|w| w == with).unwrap();
+        self.region.write(off + at as u64, by);
+    }
+
     pub fn live(&self) -> Vec<LiveSlot> {
         let geo = journal_geometry(self.geo(), self.salt());
         let mut live = Journal::scan(Arc::clone(&self.region), &geo).unwrap().live;
@@ -225,13 +236,7 @@ fn a_damaged_record() {
         fs.mknod(BY, ROOT, name, S_IFREG | 0o644, 0).unwrap();
     }
     fs.abandon();
-    let (off, len) = (
-        disk.geo().lane_off,
-        disk.geo().lane_bytes * disk.geo().buffers,
-    );
-    let lanes = disk.region.read_vec(off, len);
-    let at = lanes.windows(6).position(|w| w == b"victim").unwrap();
-    disk.region.write(off + at as u64, b"V");
+    disk.overwrite_record(b"victim", b"V");
     disk.finds(&["error: journal: lane ..."]);
 }
 

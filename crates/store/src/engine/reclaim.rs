@@ -12,6 +12,9 @@ use crate::engine::Engine;
 use crate::error::{FsError, Resource, Result};
 use crate::metrics::Metrics;
 
+/// As many damaged entries as a line of the page table has are no reason to call a volume damaged that is full.
+const FEW: usize = 8;
+
 /// Records and blocks after which digest is woken.
 const KICK_EVERY: u64 = 2048;
 
@@ -301,11 +304,12 @@ impl Engine {
         }
     }
 
-    /// What to say where blocks are free, but are not handed out since the page table does not tell any more which they are.
+    /// What to say where blocks are free, but are not handed out since the page table does not tell any more which they are. A few
+    /// of them do not make a full volume another thing.
     fn withheld(&self) -> Option<FsError> {
-        let mut pending = self.lbns.pending_runs(0, u64::MAX).into_iter().flatten();
-        let damaged = pending.find_map(|lbn| self.ppt.lookup(lbn).err())?;
-        Some(self.table_error(damaged))
+        let pending = self.lbns.pending_runs(0, u64::MAX).into_iter().flatten();
+        let mut damaged = pending.filter_map(|lbn| self.ppt.lookup(lbn).err());
+        Some(self.table_error(damaged.nth(FEW)?))
     }
 
     /// Runs an operation until it does not run short, with reclaim in between. What the kernel has forgotten
